@@ -1,0 +1,34 @@
+"""Verdicts on the papers' claims, from the tables."""
+
+CLAIM_TABLES = sorted({table for figure in FIGURES for table in figure.tables})
+
+
+rule claims:
+    """Every claim with its statistic, interval and verdict."""
+    input:
+        tables=[
+            f"{RESULTS}/data/{table}{kind}.parquet"
+            for table in CLAIM_TABLES
+            for kind in ("", "_theory")
+        ],
+        sources=sources("sigprop.claims.ledger"),
+    output:
+        json=f"{RESULTS}/claims/claims.json",
+        markdown=f"{RESULTS}/claims/claims.md",
+    log:
+        f"{RESULTS}/logs/claims.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/claims.tsv"
+    params:
+        preset=CONFIG.preset,
+        data=f"{RESULTS}/data",
+        strict="--strict" if CONFIG.strict_claims else "",
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../../envs/sigprop.yaml"
+    shell:
+        "python -m sigprop claims --evaluate --preset {params.preset} --data {params.data:q}"
+        " --output {output.json:q} {params.strict} 2> {log:q}"

@@ -1,0 +1,108 @@
+"""What all rules share: the checked config, the index, and which sources a rule depends on."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+# Rules run this checkout's code with this environment's Python, activated or not.
+sys.path.insert(0, f"{workflow.basedir}/workflow")
+os.environ["PYTHONPATH"] = f"{workflow.basedir}/workflow"
+os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ["PATH"]])
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.sources import notebook_sources, sources
+from sigprop.artifacts.tables import nearest
+from sigprop.experiments.config import TABLES, scaled_down
+from sigprop.experiments.config import check_preset as _check_preset
+from sigprop.experiments.config import validate as _validate
+from sigprop.experiments.index import figures as _figures
+
+
+def one_line(function, *arguments):
+    """Call; on bad input leave with its one line instead of a traceback."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        raise SystemExit(f"sigprop: {error}") from None
+
+
+def check_preset(name):
+    return one_line(_check_preset, name)
+
+
+def check_config(record):
+    """The checked config; also says how to go on after a kill, and when results/ is read-only."""
+    checked = one_line(_validate, record)
+    folder = Path("results") / checked.preset
+    nearest_folder = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest_folder.is_dir() or not os.access(nearest_folder, os.W_OK):
+        raise SystemExit(f"sigprop: {nearest_folder}: no write permission; results go there")
+    if any(Path(".snakemake/locks").glob("*")) and "--unlock" not in sys.argv:
+        print(
+            "sigprop: this folder is locked by another run, or by one that was killed; "
+            "if none is running, clear it with `snakemake --unlock` and run again",
+            file=sys.stderr,
+        )
+    return checked
+
+
+FIGURES = one_line(_figures)
+
+
+def settings(table):
+    """The settings block of a table, as the JSON that `sigprop run` takes."""
+    block = getattr(CONFIG.experiments, table)
+    return json.dumps(block.model_dump(mode="json"), sort_keys=True)
+
+
+def tables_of(figure):
+    """Simulation and theory of each table the figure reads, by parameter name."""
+    pairs = {
+        name + kind: f"{RESULTS}/data/{name}{kind}.parquet"
+        for name in figure.tables
+        for kind in ("", "_theory")
+    }
+    return pairs | {name: f"{RESULTS}/data/{name}.json" for name in figure.extra_inputs}
+
+
+def figure_outputs(figures):
+    """Everything that drawing the figures leaves behind."""
+    return [
+        path
+        for figure in figures
+        for path in (
+            f"{RESULTS}/figures/{figure.id}.pdf",
+            f"{RESULTS}/figures/{figure.id}.png",
+            f"{RESULTS}/figures/{figure.id}.json",
+            f"{RESULTS}/notebooks/{figure.id}.ipynb",
+            f"{RESULTS}/notebooks/{figure.id}.html",
+        )
+    ]
+
+
+def suggest(wildcards):
+    """Input function of the rule for names that no other rule knows."""
+    known = [rule.name for rule in workflow.rules if rule.name != "unknown_target"]
+    raise SystemExit(
+        f"sigprop: {wildcards.unknown!r} is no target{nearest(wildcards.unknown, known)}; "
+        "`snakemake --list` shows all"
+    )
+
+
+rule unknown_target:
+    """Catches a misspelt target, to name the nearest one."""
+    input:
+        suggest,
+    output:
+        "{unknown}",
+    log:
+        f"{RESULTS}/logs/{{unknown}}.log",
+    conda:
+        "../../envs/sigprop.yaml"
+    shell:
+        "false"
+
+
+localrules:
+    unknown_target,

@@ -1,0 +1,49 @@
+"""One rule per figure, named by its id, made from config/figures.yaml."""
+
+for figure in FIGURES:
+
+    rule:
+        name:
+            figure.id
+        input:
+            notebook=figure.notebook,
+            tables=list(tables_of(figure).values()),
+            sources=notebook_sources(figure.notebook),
+        output:
+            pdf=f"{RESULTS}/figures/{figure.id}.pdf",
+            png=f"{RESULTS}/figures/{figure.id}.png",
+            sidecar=f"{RESULTS}/figures/{figure.id}.json",
+            executed=f"{RESULTS}/notebooks/{figure.id}.ipynb",
+            html=f"{RESULTS}/notebooks/{figure.id}.html",
+        log:
+            text=f"{RESULTS}/logs/{figure.id}.log",
+            notebook=f"{RESULTS}/logs/{figure.id}.ipynb",
+        benchmark:
+            f"{RESULTS}/benchmarks/{figure.id}.tsv"
+        params:
+            parameters=json.dumps(
+                {
+                    "tables": tables_of(figure),
+                    "output": f"{RESULTS}/figures/{figure.id}",
+                    "preset": CONFIG.preset,
+                    "scaled_down": scaled_down(CONFIG, figure.tables),
+                },
+                sort_keys=True,
+            ),
+            parquet=[path for path in tables_of(figure).values() if path.endswith(".parquet")],
+        threads: 1
+        retries: 1
+        resources:
+            mem_mb=1000,
+            runtime=10,
+        conda:
+            "../../envs/sigprop.yaml"
+        shell:
+            "python -m sigprop draw {input.notebook:q} --parameters {params.parameters:q}"
+            " --log {log.notebook:q} --executed {output.executed:q} --html {output.html:q}"
+            " --sidecar {output.sidecar:q} --tables {params.parquet:q}"
+            " --figures {output.pdf:q} {output.png:q} 2> {log.text:q}"
+
+    if figure.alias:
+        # A second name for the same rule, so that `-f fig9` redraws what `-f fig09` redraws.
+        workflow._rules[figure.alias] = workflow.get_rule(figure.id)

@@ -1,0 +1,73 @@
+"""Forward propagation: one simulation and one theory table per block of settings."""
+
+for name in TABLES:
+    simulation, theory = TABLES[name]
+
+    rule:
+        name:
+            f"simulate_{name}"
+        input:
+            sources(f"sigprop.experiments.{simulation}"),
+        output:
+            table=f"{RESULTS}/data/{name}.parquet",
+            sidecar=f"{RESULTS}/data/{name}.json",
+        log:
+            f"{RESULTS}/logs/simulate_{name}.log",
+        benchmark:
+            f"{RESULTS}/benchmarks/simulate_{name}.tsv"
+        params:
+            table=name,
+            settings=settings(name),
+            preset=CONFIG.preset,
+            seed=CONFIG.seed,
+            device=CONFIG.device,
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=60,
+        conda:
+            "../../envs/sigprop.yaml"
+        shell:
+            "python -m sigprop run {params.table} --kind simulation --preset {params.preset}"
+            " --settings {params.settings:q} --seed {params.seed} --device {params.device}"
+            " --threads {threads} --output {output.table:q} 2> {log:q}"
+
+    rule:
+        name:
+            f"theory_{name}"
+        input:
+            sources(f"sigprop.experiments.{theory}"),
+        output:
+            table=f"{RESULTS}/data/{name}_theory.parquet",
+            sidecar=f"{RESULTS}/data/{name}_theory.json",
+        log:
+            f"{RESULTS}/logs/theory_{name}.log",
+        benchmark:
+            f"{RESULTS}/benchmarks/theory_{name}.tsv"
+        params:
+            table=name,
+            settings=settings(name),
+            preset=CONFIG.preset,
+        threads: 1
+        resources:
+            mem_mb=1000,
+            runtime=10,
+        conda:
+            "../../envs/sigprop.yaml"
+        shell:
+            "python -m sigprop run {params.table} --kind theory --preset {params.preset}"
+            " --settings {params.settings:q} --output {output.table:q} 2> {log:q}"
+
+
+rule schemes:
+    """The scheme records that the models are built from, for the block diagram."""
+    input:
+        sources("sigprop.models.schemes"),
+    output:
+        f"{RESULTS}/data/schemes.json",
+    log:
+        f"{RESULTS}/logs/schemes.log",
+    conda:
+        "../../envs/sigprop.yaml"
+    shell:
+        "python -m sigprop list schemes --output {output:q} 2> {log:q}"

@@ -1,0 +1,1 @@
+"""Tables and their sidecars: atomic writes, schema checks, provenance, seeds, progress."""

@@ -1,0 +1,62 @@
+"""Files that are either whole or absent."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sigprop.artifacts.errors import UserError
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; it replaces `path` only if the block succeeds.
+
+    Raises UserError when the folder cannot be written.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        )
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot write there ({error.strerror}); give a folder with write permission"
+        ) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        # mkstemp creates 0600; give the file the mode that a plain open() would have given.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` (UTF-8) to `path` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, record: Any) -> None:
+    """Write `record` as indented JSON with a final newline, atomically."""
+    write_text(path, json.dumps(record, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def sha256(path: str | Path) -> str:
+    """Hex digest of a file."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,101 @@
+"""Run one parameterized notebook: executed copy and HTML on success, a readable log on failure."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.files import sha256, write_json, write_text
+from sigprop.artifacts.provenance import Clock
+from sigprop.artifacts.tables import read_sidecar
+
+# Cell and notebook metadata that change from run to run and say nothing about the result.
+_VOLATILE = ("papermill", "execution", "widgets")
+
+
+def execute(
+    notebook: str,
+    parameters: dict[str, Any],
+    *,
+    log: str,
+    executed: str,
+    html: str,
+    sidecar: str,
+    tables: list[str],
+    figures: list[str],
+) -> None:
+    """Execute `notebook` with papermill and publish its results.
+
+    The notebook runs into `log`, which survives a failure with its traceback. `executed`, `html`
+    and `sidecar` appear only on success; on failure the notebook's `figures` are removed as well,
+    so that nothing is half-written.
+
+    Raises:
+        UserError: a cell failed; the message names the cell, the error and the kept log.
+    """
+    # An environment's own kernel, not one of the same name in the user's home.
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    clock = Clock()
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        papermill.execute_notebook(
+            notebook,
+            log,
+            parameters=parameters,
+            kernel_name="python3",
+            cwd=".",
+            progress_bar=False,
+            log_output=False,
+        )
+        missing = [figure for figure in figures if not Path(figure).is_file()]
+        if missing:
+            raise UserError(f"{notebook}: finished without writing {', '.join(missing)}")
+    except PapermillExecutionError as error:
+        _discard(figures)
+        where = f"cell {error.cell_index + 1 if error.cell_index is not None else '?'}"
+        raise UserError(
+            f"{notebook}: {where} raised {error.ename}: {error.evalue}; "
+            f"the run with its traceback is kept in {log}"
+        ) from error
+    except BaseException:
+        _discard(figures)
+        raise
+    clean = _without_timing(json.loads(Path(log).read_text(encoding="utf-8")))
+    write_text(executed, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
+    write_text(html, _to_html(clean))
+    write_json(
+        sidecar,
+        {
+            "notebook": notebook,
+            "parameters": parameters,
+            "tables": {table: read_sidecar(table) for table in tables},
+            "figures": {figure: sha256(figure) for figure in figures},
+            "provenance": clock.record(),
+        },
+    )
+
+
+def _discard(paths: list[str]) -> None:
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+
+
+def _without_timing(notebook: dict[str, Any]) -> dict[str, Any]:
+    for record in (notebook, *notebook["cells"]):
+        for key in _VOLATILE:
+            record.get("metadata", {}).pop(key, None)
+    return notebook
+
+
+def _to_html(notebook: dict[str, Any]) -> str:
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    # No script from the network: the page must open offline.
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="")
+    body, _ = exporter.from_notebook_node(nbformat.from_dict(notebook))
+    return str(body)

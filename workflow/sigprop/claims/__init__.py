@@ -1,0 +1,1 @@
+"""One small function per claim of the papers: tables in, verdict out."""

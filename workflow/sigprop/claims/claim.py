@@ -1,0 +1,33 @@
+"""What a claim is: a statement of a paper, and the rule that decides it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sigprop.claims.rules import Part
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper and how it is decided.
+
+    Attributes:
+        place: where the paper makes it, or what of ours it follows from.
+        rule: the decision rule in words; written before any result was looked at.
+        tables: names of the tables it reads (each with its theory).
+        figures: ids it belongs to.
+        smallest_preset: below it the sizes are too small to mean anything: `not run`.
+        check: tables -> checked numbers.
+    """
+
+    id: str
+    place: str
+    statement: str
+    rule: str
+    tables: tuple[str, ...]
+    figures: tuple[str, ...]
+    smallest_preset: str
+    check: Callable[[Tables], list[Part]]

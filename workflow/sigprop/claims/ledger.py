@@ -1,0 +1,169 @@
+"""The ledger: every claim with its rule, and the verdicts that the tables of a preset give."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.files import sha256, write_json, write_text
+from sigprop.artifacts.tables import nearest, read_table
+from sigprop.claims import noci2022
+from sigprop.claims.claim import Claim, Tables
+from sigprop.claims.rules import Part, Verdict, together
+
+PRESETS = ("smoke", "laptop", "paper")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A claim's verdict on one preset."""
+
+    claim: Claim
+    verdict: Verdict
+    parts: list[Part]
+    reason: str
+
+
+def all_claims() -> dict[str, Claim]:
+    """Every claim by id."""
+    return {claim.id: claim for claim in noci2022.CLAIMS}
+
+
+def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
+    """Apply a claim's rule to the tables of a preset."""
+    if PRESETS.index(preset) < PRESETS.index(claim.smallest_preset):
+        reason = f"needs the {claim.smallest_preset} preset; {preset} is too small to decide"
+        return Record(claim, "not run", [], reason)
+    parts = claim.check(tables)
+    return Record(claim, together(parts), parts, "")
+
+
+def load_tables(names: Iterable[str], data: str) -> dict[str, pd.DataFrame]:
+    """Simulation and theory of each table as one frame; UserError when one cannot be read."""
+    return {
+        name: pd.concat(
+            [read_table(f"{data}/{name}.parquet"), read_table(f"{data}/{name}_theory.parquet")],
+            ignore_index=True,
+        )
+        for name in names
+    }
+
+
+def command(
+    ids: list[str], *, evaluate: bool, data: str, preset: str, output: str | None, strict: bool
+) -> None:
+    """What `sigprop claims` does: list rules, or evaluate and print or write verdicts.
+
+    Raises:
+        UserError: unknown claim or preset, missing table, or, with `strict`, a claim that was
+            not reproduced.
+    """
+    known = all_claims()
+    for name in ids:
+        if name not in known:
+            raise UserError(f"claim: {name!r} is not known{nearest(name, known)}")
+    if preset not in PRESETS:
+        raise UserError(
+            f"preset: {preset!r} is not allowed; use {', '.join(PRESETS)}{nearest(preset, PRESETS)}"
+        )
+    claims = [known[name] for name in ids or known]
+    if not evaluate:
+        _print("\n\n".join(_rule_text(claim) for claim in claims))
+        return
+    names = sorted({table for claim in claims for table in claim.tables})
+    tables = load_tables(names, data)
+    records = [_evaluate(claim, tables, preset) for claim in claims]
+    if output is None:
+        _print(markdown(records, preset))
+    else:
+        digests = {name: sha256(f"{data}/{name}.parquet") for name in names}
+        write_text(Path(output).with_suffix(".md"), markdown(records, preset) + "\n")
+        write_json(output, [_as_json(record, preset, digests) for record in records])
+    failed = [record.claim.id for record in records if record.verdict == "not reproduced"]
+    if strict and failed:
+        raise UserError(f"claims not reproduced: {', '.join(failed)}")
+
+
+_evaluate = evaluate  # `command` has an option of the same name
+
+
+def _print(text: str) -> None:
+    import sys
+
+    sys.stdout.write(text + "\n")
+
+
+def _rule_text(claim: Claim) -> str:
+    return (
+        f"{claim.id}  {claim.statement}\n"
+        f"     where: {claim.place}; {', '.join(claim.figures)}\n"
+        f"     rule:  {claim.rule}\n"
+        f"     needs: {claim.smallest_preset} preset or above; tables {', '.join(claim.tables)}"
+    )
+
+
+def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[str, Any]:
+    claim = asdict(record.claim)
+    del claim["check"]
+    parts = [
+        {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in p.items()}
+        for p in map(asdict, record.parts)
+    ]
+    return claim | {
+        "preset": preset,
+        "verdict": record.verdict,
+        "reason": record.reason,
+        "parts": parts,
+        "inputs": {name: digests[name] for name in record.claim.tables},
+    }
+
+
+def markdown(records: list[Record], preset: str) -> str:
+    """The ledger as a readable page."""
+    counts = ", ".join(
+        f"{sum(record.verdict == verdict for record in records)} {verdict}"
+        for verdict in ("reproduced", "not reproduced", "inconclusive", "not run")
+    )
+    lines = [
+        f"# Claims, {preset} preset",
+        "",
+        f"{counts}. Intervals are 95 %. Every rule was fixed before results were looked at.",
+    ]
+    for record in records:
+        claim = record.claim
+        lines += [
+            "",
+            f"## {claim.id}: {record.verdict}",
+            "",
+            f"{claim.statement} ({claim.place}; {', '.join(claim.figures)})",
+            "",
+            f"Rule: {claim.rule}",
+            "",
+        ]
+        if record.reason:
+            lines += [f"Not run: {record.reason}."]
+        else:
+            lines += [
+                "| what | value | 95 % interval | asked | n | verdict |",
+                "|---|---|---|---|---|---|",
+            ]
+            lines += [
+                f"| {part.what} | {part.value:.4g} | {part.low:.4g} to {part.high:.4g} "
+                f"| {part.asked.replace('|', chr(92) + '|')} | {part.n} | {part.verdict} |"
+                for part in record.parts
+            ]
+    return "\n".join(lines)
+
+
+def read_verdicts(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a written claims.json; UserError when absent or damaged."""
+    try:
+        records: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: unreadable; rebuild it with `snakemake claims`") from error
+    return records

@@ -1,0 +1,132 @@
+"""The whole configuration as one checked record, and the presets. Imports no torch."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.provenance import code_root
+from sigprop.artifacts.tables import nearest
+from sigprop.experiments.propagation_settings import PropagationSettings
+from sigprop.experiments.settings import PRESETS, Block, Preset, parse
+
+
+class Experiments(Block):
+    """One block of settings per table."""
+
+    moments: PropagationSettings
+    post_ln_depth: PropagationSettings
+    pre_ln_depth: PropagationSettings
+    correlation: PropagationSettings
+    deep: PropagationSettings
+    norm_density: PropagationSettings
+    width: PropagationSettings
+    samplers: PropagationSettings
+
+
+class Config(Block):
+    """config/config.yaml with the preset and the user's own values merged over it."""
+
+    preset: Preset = Field(description="smoke, laptop or paper; names the folder under results/")
+    seed: int = Field(ge=0, lt=2**63, description="root of every random stream")
+    device: Literal["auto", "cpu", "cuda"] = Field(description="auto takes cuda where there is one")
+    strict_claims: bool = Field(
+        default=False, description="true: `snakemake claims` fails when a claim is not reproduced"
+    )
+    experiments: Experiments
+
+
+# table -> modules that make it: the simulation, and the theory to lay beside it.
+TABLES: dict[str, tuple[str, str]] = dict.fromkeys(
+    Experiments.model_fields, ("propagation", "propagation_theory")
+)
+
+
+def check_preset(name: object) -> str:
+    """`name` if it is a preset, else UserError with the nearest one."""
+    if name in PRESETS:
+        return str(name)
+    raise UserError(
+        f"preset: {name!r} is not allowed; use {', '.join(PRESETS)}{nearest(str(name), PRESETS)}"
+    )
+
+
+def validate(record: dict[str, Any]) -> Config:
+    """Check a merged configuration; UserError with one line when it does not fit."""
+    config: Config = parse(Config, record)
+    return config
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: blocks are merged key by key, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]  # both dicts
+    return merged
+
+
+def load(preset: str, *extra: str | Path) -> Config:
+    """Defaults, then the preset, then any further YAML files, checked.
+
+    Raises:
+        UserError: unknown preset, unreadable or malformed file, or a setting that does not fit.
+    """
+    folder = code_root() / "config"
+    files = [folder / "config.yaml", folder / "presets" / f"{check_preset(preset)}.yaml", *extra]
+    record: dict[str, Any] = {}
+    for file in files:
+        record = merge(record, read_yaml(file))
+    return validate(record | {"preset": preset})
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """A YAML file that holds one mapping; UserError with file and line when it does not."""
+    try:
+        record = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{line}: not valid YAML; {getattr(error, 'problem', '')}") from error
+    if record is None:
+        return {}
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: must hold `key: value` lines, not a {type(record).__name__}")
+    return record
+
+
+def schema_yaml() -> str:
+    """The JSON schema of the whole configuration, as YAML; config/schema.yaml is this text."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema"
+    } | Config.model_json_schema()
+    head = "# Made by `sigprop schema > config/schema.yaml`; a test keeps it true. Do not edit.\n"
+    return head + yaml.safe_dump(schema, sort_keys=False, width=100)
+
+
+def scaled_down(config: Config, tables: list[str]) -> str:
+    """How `tables` of `config` differ from the paper preset, in words; empty when they do not."""
+    if config.preset == "paper":
+        return ""
+    here, there = config.experiments, load("paper").experiments
+    parts = []
+    for table in tables:
+        ours = getattr(here, table).model_dump()
+        theirs = getattr(there, table).model_dump()
+        parts += [
+            f"{key} {_short(theirs[key])} → {_short(ours[key])}"
+            for key in ours
+            if ours[key] != theirs[key]
+        ]
+    return ", ".join(dict.fromkeys(parts))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(_short(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

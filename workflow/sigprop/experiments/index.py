@@ -1,0 +1,47 @@
+"""The index of figures, config/figures.yaml, as checked records. Imports no torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from sigprop.artifacts.provenance import code_root
+from sigprop.artifacts.tables import nearest
+from sigprop.experiments.config import TABLES, read_yaml
+from sigprop.experiments.settings import Block, Preset, parse
+
+
+def _known_table(name: str) -> str:
+    if name not in TABLES:
+        raise ValueError(f"{name!r} is no table; use {', '.join(TABLES)}{nearest(name, TABLES)}")
+    return name
+
+
+class Figure(Block):
+    """One figure or table of a paper, or one of our own."""
+
+    id: str = Field(pattern=r"^(fig|geo|ext)\d\d$|^table1$|^bleu$")
+    paper: Literal["noci2022", "cowsik2024", "extensions"]
+    item: str = Field(description="what the paper calls it")
+    title: str
+    notebook: str
+    tables: list[Annotated[str, AfterValidator(_known_table)]] = Field(
+        default=[], description="each brings its simulation and its theory"
+    )
+    extra_inputs: list[Literal["schemes"]] = Field(default=[], description="tables without theory")
+    claims: list[str] | str = Field(description="claim ids, or `none: the reason`")
+    smallest_preset: Preset = Field(description="the smallest preset at which it means something")
+
+    @property
+    def alias(self) -> str | None:
+        """`fig9` for `fig09`; None where there is nothing to shorten."""
+        short = self.id[:-2] + str(int(self.id[-2:])) if self.id[-2:].isdigit() else self.id
+        return short if short != self.id else None
+
+
+def figures() -> list[Figure]:
+    """Every entry of config/figures.yaml, in its order; UserError when one does not fit."""
+    entries = read_yaml(code_root() / "config" / "figures.yaml")
+    return [
+        parse(Figure, {"id": name} | dict(entry or {}), root=f"figures.yaml {name}")
+        for name, entry in entries.items()
+    ]

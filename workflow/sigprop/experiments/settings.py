@@ -1,0 +1,96 @@
+"""What every block of settings obeys, and how a wrong one is reported."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.tables import nearest
+
+T = TypeVar("T")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+# A setting that may be one value or a list; several lists are crossed.
+Factor = Annotated[list[T], Field(min_length=1), BeforeValidator(_as_list)]
+
+
+class Block(BaseModel):
+    """A block of settings: frozen, unknown keys rejected, numbers finite and never coerced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif "[" not in part and "(" not in part:  # pydantic's own tags, as in list[Residual]
+            text += f".{part}" if text else part
+    return text
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Names of the settings that the block at `location` knows."""
+    current: type[BaseModel] | None = model
+    for part in location:
+        if current is None or not isinstance(part, str):
+            continue
+        found = current.model_fields.get(part)
+        if found is not None:
+            current = _block_in(found.annotation)
+    return list(current.model_fields) if current is not None else []
+
+
+def _block_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _block_in(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def explain(error: ValidationError, model: type[BaseModel], root: str = "") -> str:
+    """One line for the first thing wrong: key path, value, what is allowed, nearest key."""
+    details = error.errors(include_url=False)
+    # Where a setting may be a number or a word, the word's complaint says most.
+    first = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
+    location, value, context = first["loc"], first["input"], first.get("ctx", {})
+    where = _path((root, *location) if root else location) or "config"
+    shown = "nan" if value != value else repr(value)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        return (
+            f"{where}: unknown key{nearest(str(location[-1]), known)}; allowed: {', '.join(known)}"
+        )
+    if first["type"] == "missing":
+        return f"{where}: missing; it has no default, so give it a value"
+    if first["type"] == "value_error":
+        return f"{where}: {context['error']}"
+    if first["type"] == "literal_error":
+        allowed = str(context["expected"])
+        words = [word.strip("'") for word in allowed.replace(" or ", ", ").split(", ")]
+        return f"{where}: {shown} is not allowed; use {allowed}{nearest(str(value), words)}"
+    rest = [d["msg"] for d in details[1:] if d["loc"][: len(location) - 1] == location[:-1]]
+    message = " or ".join(dict.fromkeys([first["msg"], *rest][:2]))
+    return f"{where}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
+
+
+def parse(model: type[Any], record: Any, root: str = "") -> Any:
+    """Validate `record` into `model`; UserError with one line when it does not fit."""
+    try:
+        return model.model_validate(record)
+    except ValidationError as error:
+        raise UserError(explain(error, model, root)) from error
+
+
+PRESETS = ("smoke", "laptop", "paper")
+Preset = Literal["smoke", "laptop", "paper"]

@@ -1,0 +1,1 @@
+"""Style, statistics and panels for the notebooks. Never imports torch."""

@@ -1,0 +1,108 @@
+"""From tidy tables to the arrays that a panel draws or a claim tests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sigprop.artifacts.provenance import code_root
+from sigprop.artifacts.tables import read_table
+from sigprop.figures.stats import Array, bootstrap_mean, bootstrap_ratio
+
+
+def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
+    """Simulation and theory of table `name` as one frame; paths as in a notebook's `tables`.
+
+    Relative paths are taken from the current folder or, failing that, from the checkout, so a
+    notebook also runs from its own folder.
+    """
+    frames = [read_table(_find(tables[key])) for key in (name, f"{name}_theory") if key in tables]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _find(path: str) -> Path:
+    here = Path(path)
+    return here if here.exists() or here.is_absolute() else code_root() / path
+
+
+def choose(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rows whose columns equal the wanted values (floats to 1e-9 relative)."""
+    keep = np.ones(len(table), dtype=bool)
+    for column, value in wanted.items():
+        found = table[column].to_numpy()
+        close = np.isclose(found, value, rtol=1e-9) if isinstance(value, float) else found == value
+        keep &= np.asarray(close, dtype=bool)
+    return table[keep]
+
+
+def groups(table: pd.DataFrame, *by: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """`table` split by columns, in order of first appearance."""
+    yield from table.groupby(list(by), sort=False, observed=True)
+
+
+def networks(table: pd.DataFrame, quantity: str) -> tuple[Array, Array]:
+    """Layers (k,) and simulated values (n_networks, k) of one quantity of one setting.
+
+    Raises:
+        ValueError: the rows mix several settings, or there are none.
+    """
+    rows = choose(table, quantity=quantity, source="simulation")
+    rows = rows[rows["seed"].notna()]
+    if rows.empty or rows.duplicated(["seed", "layer"]).any():
+        raise ValueError(
+            f"{quantity}: {len(rows)} rows do not make one value per network and layer"
+        )
+    wide = rows.pivot(index="seed", columns="layer", values="value").sort_index(axis=1)
+    return wide.columns.to_numpy(dtype=np.float64), wide.to_numpy(dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A simulated curve with its 95 % bootstrap band, and theory on the same layers if any."""
+
+    layer: Array
+    mean: Array
+    low: Array
+    high: Array
+    n_networks: int
+    theory_layer: Array
+    theory: Array
+
+
+def curve(table: pd.DataFrame, quantity: str) -> Curve:
+    """The curve of one quantity of one setting over layers.
+
+    For `rho_ratio` the band resamples networks in the ratio of sums that defines it,
+    sum (C - T) / ((n-1) sum T).
+    """
+    if quantity == "rho_ratio":
+        layer, t = networks(table, "sum_sq_norm")
+        _, c = networks(table, "sum_inner")
+        n_tokens = int(table["n_tokens"].iloc[0])
+        mean, low, high = bootstrap_ratio(c - t, (n_tokens - 1) * t)
+        count = len(t)
+    else:
+        layer, values = networks(table, quantity)
+        mean, low, high = bootstrap_mean(values)
+        count = len(values)
+    rows = choose(table, quantity=quantity, source="theory").sort_values("layer")
+    return Curve(
+        layer,
+        mean,
+        low,
+        high,
+        count,
+        rows["layer"].to_numpy(dtype=np.float64),
+        rows["value"].to_numpy(dtype=np.float64),
+    )
+
+
+def theory_at(table: pd.DataFrame, quantity: str, layer: int) -> float:
+    """The theory's value of one setting at one layer; ValueError unless there is exactly one."""
+    rows = choose(table, quantity=quantity, source="theory", layer=layer)
+    if len(rows) != 1:
+        raise ValueError(f"{quantity} at layer {layer}: {len(rows)} theory rows, expected 1")
+    return float(rows["value"].iloc[0])

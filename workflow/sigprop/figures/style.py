@@ -1,0 +1,127 @@
+"""One look for all figures: theory dashed, simulation solid with a band, colours safe for all."""
+
+import textwrap
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg", force=False)
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from sigprop.artifacts.files import atomic_path
+from sigprop.figures.data import Curve
+
+PALETTE: list[Any] = sns.color_palette("colorblind")
+_COLUMN = 3.35  # inches, one column of a two-column paper
+
+SCHEME_COLOUR = {
+    "post_ln": PALETTE[3],
+    "post_ln_scaled": PALETTE[1],
+    "pre_ln": PALETTE[0],
+    "pre_ln_scaled": PALETTE[9],
+    "no_ln": PALETTE[7],
+    "no_ln_scaled": PALETTE[2],
+}
+SCHEME_TITLE = {
+    "post_ln": r"POST-LN, $\alpha=1$",
+    "post_ln_scaled": r"POST-LN, $\alpha=1/\sqrt{L}$",
+    "pre_ln": r"PRE-LN, $\alpha=1$",
+    "pre_ln_scaled": r"PRE-LN, $\alpha=1/\sqrt{L}$",
+    "no_ln": r"no LN, $\alpha=1$",
+    "no_ln_scaled": r"no LN, $\alpha=1/\sqrt{L}$",
+}
+
+
+def use() -> None:
+    """Set the look; call once at the top of a notebook."""
+    sns.set_theme(context="paper", style="ticks", palette=PALETTE, font_scale=0.95)
+    plt.rcParams.update(
+        {
+            "figure.dpi": 110,
+            "savefig.dpi": 200,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": "medium",
+            "axes.grid": True,
+            "grid.linewidth": 0.4,
+            "grid.alpha": 0.5,
+            "lines.linewidth": 1.4,
+            "legend.frameon": False,
+            "legend.fontsize": "small",
+            "mathtext.fontset": "cm",
+            "pdf.fonttype": 42,
+        }
+    )
+
+
+def panels(rows: int, columns: int, *, height: float = 2.5, **options: Any) -> tuple[Figure, Any]:
+    """A figure of `rows` x `columns` panels with constrained layout."""
+    use()
+    size = (_COLUMN * columns * 0.92 + 0.3, height * rows + 0.5)
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
+
+
+def draw_curve(
+    ax: Axes, curve: Curve, colour: Any, *, x: Any = None, theory_x: Any = None, **options: Any
+) -> None:
+    """Simulation solid with its 95 % band, theory dashed, on a common axis."""
+    x = curve.layer if x is None else x
+    ax.plot(x, curve.mean, color=colour, solid_capstyle="round", **options)
+    ax.fill_between(x, curve.low, curve.high, color=colour, alpha=0.22, linewidth=0)
+    if len(curve.theory):
+        theory_x = curve.theory_layer if theory_x is None else theory_x
+        ax.plot(theory_x, curve.theory, color=colour, linestyle=(0, (4, 2)), linewidth=1.0)
+
+
+def legend(
+    target: Axes | Figure,
+    colours: dict[str, Any],
+    *,
+    theory: bool = True,
+    linestyles: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """A legend of colours, plus how to tell theory from simulation."""
+    handles = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    for name, linestyle in (linestyles or {}).items():
+        handles.append(Line2D([], [], color="0.25", linestyle=linestyle, label=name))
+    if theory:
+        handles += [
+            Line2D([], [], color="0.25", label="simulation, 95 % band"),
+            Line2D([], [], color="0.25", linestyle=(0, (4, 2)), linewidth=1.0, label="theory"),
+        ]
+    target.legend(handles=handles, **options)
+
+
+def letter(axes: Any) -> None:
+    """Number the panels a, b, c ... at the upper left, outside the axes."""
+    for index, ax in enumerate(axes):
+        ax.set_title(f"{chr(97 + index)}  {ax.get_title()}", loc="left", fontsize="medium")
+        ax.set_title("", loc="center")
+
+
+def save(
+    figure: Figure, output: str, *, note: str, preset: str = "laptop", scaled_down: str = ""
+) -> None:
+    """Write `output`.pdf and `output`.png atomically, with a footer.
+
+    Args:
+        note: sizes, number of networks, what the band is.
+        preset: name of the preset; anything but `paper` is announced.
+        scaled_down: how this run is smaller than the paper preset, in words.
+    """
+    footer = note
+    if scaled_down:
+        footer += f"\nScaled down ({preset} preset; paper preset → here): {scaled_down}."
+    width = int(figure.get_size_inches()[0] * 20)
+    lines = [textwrap.fill(line, width) for line in footer.splitlines()]
+    figure.supxlabel("\n".join(lines), fontsize=6.5, color="0.3", x=0.01, ha="left")
+    for suffix in (".pdf", ".png"):
+        # No creation date in the file: the same figure gives the same bytes.
+        metadata = {"CreationDate": None} if suffix == ".pdf" else {"Software": None}
+        with atomic_path(output + suffix) as path:
+            figure.savefig(path, metadata=metadata)

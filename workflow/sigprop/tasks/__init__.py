@@ -1,0 +1,1 @@
+"""Inputs and data: correlated Gaussian tokens; later digit reversal and translation."""
