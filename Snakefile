@@ -64,3 +64,4 @@ localrules:
 include: "workflow/rules/propagation.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/targets.smk"

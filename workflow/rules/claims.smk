@@ -19,16 +19,16 @@ rule claims:
         f"{RESULTS}/logs/claims.log",
     benchmark:
         f"{RESULTS}/benchmarks/claims.tsv"
-    params:
-        preset=CONFIG.preset,
-        data=f"{RESULTS}/data",
-        strict="--strict" if CONFIG.strict_claims else "",
+    conda:
+        "../../envs/sigprop.yaml"
     threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
-    conda:
-        "../../envs/sigprop.yaml"
+    params:
+        preset=CONFIG.preset,
+        data=f"{RESULTS}/data",
+        strict="--strict" if CONFIG.strict_claims else "",
     shell:
         "python -m sigprop claims --evaluate --preset {params.preset} --data {params.data:q}"
         " --output {output.json:q} {params.strict} 2> {log:q}"

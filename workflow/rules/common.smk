@@ -37,7 +37,9 @@ def check_config(record):
     folder = Path("results") / checked.preset
     nearest_folder = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest_folder.is_dir() or not os.access(nearest_folder, os.W_OK):
-        raise SystemExit(f"sigprop: {nearest_folder}: no write permission; results go there")
+        raise SystemExit(
+            f"sigprop: {nearest_folder}: no write permission; results go there"
+        )
     if any(Path(".snakemake/locks").glob("*")) and "--unlock" not in sys.argv:
         print(
             "sigprop: this folder is locked by another run, or by one that was killed; "
@@ -79,30 +81,3 @@ def figure_outputs(figures):
             f"{RESULTS}/notebooks/{figure.id}.html",
         )
     ]
-
-
-def suggest(wildcards):
-    """Input function of the rule for names that no other rule knows."""
-    known = [rule.name for rule in workflow.rules if rule.name != "unknown_target"]
-    raise SystemExit(
-        f"sigprop: {wildcards.unknown!r} is no target{nearest(wildcards.unknown, known)}; "
-        "`snakemake --list` shows all"
-    )
-
-
-rule unknown_target:
-    """Catches a misspelt target, to name the nearest one."""
-    input:
-        suggest,
-    output:
-        "{unknown}",
-    log:
-        f"{RESULTS}/logs/{{unknown}}.log",
-    conda:
-        "../../envs/sigprop.yaml"
-    shell:
-        "false"
-
-
-localrules:
-    unknown_target,

@@ -16,11 +16,19 @@ for figure in FIGURES:
             executed=f"{RESULTS}/notebooks/{figure.id}.ipynb",
             html=f"{RESULTS}/notebooks/{figure.id}.html",
         log:
-            text=f"{RESULTS}/logs/{figure.id}.log",
-            notebook=f"{RESULTS}/logs/{figure.id}.ipynb",
+            f"{RESULTS}/logs/{figure.id}.log",
         benchmark:
             f"{RESULTS}/benchmarks/{figure.id}.tsv"
+        retries: 1
+        conda:
+            "../../envs/sigprop.yaml"
+        threads: 1
+        resources:
+            mem_mb=1000,
+            runtime=10,
         params:
+            # Not under `log:`, whose contents a failing job prints; kept all the same.
+            run=f"{RESULTS}/logs/{figure.id}.ipynb",
             parameters=json.dumps(
                 {
                     "tables": tables_of(figure),
@@ -30,19 +38,16 @@ for figure in FIGURES:
                 },
                 sort_keys=True,
             ),
-            parquet=[path for path in tables_of(figure).values() if path.endswith(".parquet")],
-        threads: 1
-        retries: 1
-        resources:
-            mem_mb=1000,
-            runtime=10,
-        conda:
-            "../../envs/sigprop.yaml"
+            parquet=[
+                path
+                for path in tables_of(figure).values()
+                if path.endswith(".parquet")
+            ],
         shell:
             "python -m sigprop draw {input.notebook:q} --parameters {params.parameters:q}"
-            " --log {log.notebook:q} --executed {output.executed:q} --html {output.html:q}"
+            " --log {params.run:q} --executed {output.executed:q} --html {output.html:q}"
             " --sidecar {output.sidecar:q} --tables {params.parquet:q}"
-            " --figures {output.pdf:q} {output.png:q} 2> {log.text:q}"
+            " --figures {output.pdf:q} {output.png:q} 2> {log:q}"
 
     if figure.alias:
         # A second name for the same rule, so that `-f fig9` redraws what `-f fig09` redraws.

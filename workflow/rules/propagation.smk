@@ -15,18 +15,18 @@ for name in TABLES:
             f"{RESULTS}/logs/simulate_{name}.log",
         benchmark:
             f"{RESULTS}/benchmarks/simulate_{name}.tsv"
+        conda:
+            "../../envs/sigprop.yaml"
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=60,
         params:
             table=name,
             settings=settings(name),
             preset=CONFIG.preset,
             seed=CONFIG.seed,
             device=CONFIG.device,
-        threads: 1
-        resources:
-            mem_mb=2000,
-            runtime=60,
-        conda:
-            "../../envs/sigprop.yaml"
         shell:
             "python -m sigprop run {params.table} --kind simulation --preset {params.preset}"
             " --settings {params.settings:q} --seed {params.seed} --device {params.device}"
@@ -44,16 +44,16 @@ for name in TABLES:
             f"{RESULTS}/logs/theory_{name}.log",
         benchmark:
             f"{RESULTS}/benchmarks/theory_{name}.tsv"
-        params:
-            table=name,
-            settings=settings(name),
-            preset=CONFIG.preset,
+        conda:
+            "../../envs/sigprop.yaml"
         threads: 1
         resources:
             mem_mb=1000,
             runtime=10,
-        conda:
-            "../../envs/sigprop.yaml"
+        params:
+            table=name,
+            settings=settings(name),
+            preset=CONFIG.preset,
         shell:
             "python -m sigprop run {params.table} --kind theory --preset {params.preset}"
             " --settings {params.settings:q} --output {output.table:q} 2> {log:q}"

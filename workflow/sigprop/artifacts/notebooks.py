@@ -65,8 +65,9 @@ def execute(
         _discard(figures)
         raise
     clean = _without_timing(json.loads(Path(log).read_text(encoding="utf-8")))
-    write_text(executed, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
-    write_text(html, _to_html(clean))
+    text = json.dumps(clean, indent=1, ensure_ascii=False) + "\n"
+    write_text(executed, text)
+    write_text(html, _to_html(text))
     write_json(
         sidecar,
         {
@@ -91,11 +92,11 @@ def _without_timing(notebook: dict[str, Any]) -> dict[str, Any]:
     return notebook
 
 
-def _to_html(notebook: dict[str, Any]) -> str:
+def _to_html(notebook: str) -> str:
     import nbformat
     from nbconvert import HTMLExporter
 
     # No script from the network: the page must open offline.
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="")
-    body, _ = exporter.from_notebook_node(nbformat.from_dict(notebook))
+    body, _ = exporter.from_notebook_node(nbformat.reads(notebook, as_version=4))
     return str(body)

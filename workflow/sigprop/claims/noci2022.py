@@ -7,6 +7,7 @@ from scipy import stats
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below, within, z_test
 from sigprop.figures.data import choose, curve, networks, theory_at
+from sigprop.figures.scaling import holm
 from sigprop.figures.stats import DRAWS, LEVEL, bootstrap_mean
 
 _EXACT = (("no_ln", 6), ("no_ln_scaled", 12), ("no_ln_scaled", 48))
@@ -156,8 +157,10 @@ def _n22(tables: Tables) -> list[Part]:
                 for attention in ("softmax", "uniform")
             )
             tests[depth] = (stats.ks_2samp(soft, flat), *_ks_interval(soft, flat), len(soft))
-        holm = _holm([t[0].pvalue for t in tests.values()])
-        for (depth, (_, low, high, count)), p in zip(tests.items(), holm, strict=True):
+        adjusted = holm(np.array([t[0].pvalue for t in tests.values()]))
+        for (depth, (_, low, high, count)), p in zip(
+            tests.items(), map(float, adjusted), strict=True
+        ):
             distance = float(tests[depth][0].statistic)
             if sigma_x == small:
                 passed = p > 0.01
@@ -196,17 +199,6 @@ def _ks_interval(a: np.ndarray, b: np.ndarray, draws: int = 500) -> tuple[float,
         distances.append(np.abs(gap).max())
     low, high = np.quantile(distances, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-def _holm(p_values: list[float]) -> list[float]:
-    """Holm's step-down adjusted p-values, in the given order."""
-    order = np.argsort(p_values)
-    adjusted = np.empty(len(p_values))
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, (len(p_values) - rank) * p_values[index])
-        adjusted[index] = min(1.0, running)
-    return [float(p) for p in adjusted]
 
 
 def _n23(tables: Tables) -> list[Part]:

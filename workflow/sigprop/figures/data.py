@@ -1,7 +1,7 @@
 """From tidy tables to the arrays that a panel draws or a claim tests."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,35 @@ def curve(table: pd.DataFrame, quantity: str) -> Curve:
         count,
         rows["layer"].to_numpy(dtype=np.float64),
         rows["value"].to_numpy(dtype=np.float64),
+    )
+
+
+def complement(curve: Curve) -> Curve:
+    """1 - curve, for logarithmic axes near 1."""
+    return replace(
+        curve,
+        mean=1 - curve.mean,
+        low=1 - curve.high,
+        high=1 - curve.low,
+        theory=1 - curve.theory,
+    )
+
+
+def sizes(table: pd.DataFrame) -> str:
+    """Sizes of the simulated networks in words, e.g. `n = 16, d = 128, rho = 0.1, 50 networks`."""
+    rows = table[table["source"] == "simulation"]
+    seeds = rows[rows["seed"].notna()]
+    factors = ["scheme", "alpha_rule", "activation", "attention", "sampler"]
+    factors += ["d_model", "depth", "sigma_x"]
+    counts = seeds.groupby(factors, observed=True)["seed"].max() + 1
+    least, most = int(counts.min()), int(counts.max())
+    networks = f"{most} networks" if least == most else f"{least} to {most} networks"
+    widths = sorted(rows["d_model"].unique())
+    width = f"d = {widths[0]}" + (f" to {widths[-1]}" if len(widths) > 1 else "")
+    samplers = " and ".join(sorted(rows["sampler"].unique()))
+    return (
+        f"n = {rows['n_tokens'].iloc[0]}, {width}, rho = {rows['rho'].iloc[0]:g}, "
+        f"{networks} ({samplers} sampling)"
     )
 
 

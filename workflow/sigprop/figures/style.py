@@ -18,6 +18,13 @@ from sigprop.figures.data import Curve
 PALETTE: list[Any] = sns.color_palette("colorblind")
 _COLUMN = 3.35  # inches, one column of a two-column paper
 
+SOLID = "solid"
+DASHED = (0, (4, 2))  # theory
+DOTTED = (0, (1, 1.5))
+
+# Depths in order: an ordered quantity gets an ordered palette, readable in grey as well.
+DEPTH_SHADES: list[Any] = sns.color_palette("viridis", 5)[:4]
+
 SCHEME_COLOUR = {
     "post_ln": PALETTE[3],
     "post_ln_scaled": PALETTE[1],
@@ -74,7 +81,7 @@ def draw_curve(
     ax.fill_between(x, curve.low, curve.high, color=colour, alpha=0.22, linewidth=0)
     if len(curve.theory):
         theory_x = curve.theory_layer if theory_x is None else theory_x
-        ax.plot(theory_x, curve.theory, color=colour, linestyle=(0, (4, 2)), linewidth=1.0)
+        ax.plot(theory_x, curve.theory, color=colour, linestyle=DASHED, linewidth=1.0)
 
 
 def legend(
@@ -92,7 +99,7 @@ def legend(
     if theory:
         handles += [
             Line2D([], [], color="0.25", label="simulation, 95 % band"),
-            Line2D([], [], color="0.25", linestyle=(0, (4, 2)), linewidth=1.0, label="theory"),
+            Line2D([], [], color="0.25", linestyle=DASHED, linewidth=1.0, label="theory"),
         ]
     target.legend(handles=handles, **options)
 

@@ -1,0 +1,1 @@
+"""Measurements on tensors: correlation, norm, rank, entropy, Jacobian norms. Never imports theory."""

@@ -1,0 +1,152 @@
+"""A stack of L blocks with fresh random weights in every block, streamed layer by layer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sigprop.models.block import ATTENTIONS, Attention, block
+from sigprop.models.samplers import (
+    DISTRIBUTIONS,
+    Distribution,
+    ExplicitSampler,
+    LawSampler,
+    Sampler,
+    choose_sampler,
+)
+from sigprop.models.schemes import ACTIVATIONS, Activation, Scheme, check_name
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Shape of an encoder.
+
+    Attributes:
+        n_tokens: n, sequence length.
+        d_model: d, width of the residual stream.
+        depth: L, number of blocks.
+        n_heads: h, must divide d_model; each head has d_k = d_v = d_model / n_heads.
+        d_ff: hidden width of the feed-forward branch; None takes d_model.
+        activation: "relu" or "linear".
+        attention: "softmax" or "uniform".
+        distribution: of the weight entries, "gaussian" or "uniform".
+
+    Raises ValueError for a size below one, for n_heads that do not divide d_model and for an
+    unknown name.
+    """
+
+    n_tokens: int
+    d_model: int
+    depth: int
+    n_heads: int = 1
+    d_ff: int | None = None
+    activation: Activation = "relu"
+    attention: Attention = "softmax"
+    distribution: Distribution = "gaussian"
+
+    def __post_init__(self) -> None:
+        for size in ("n_tokens", "d_model", "depth", "n_heads", "d_ff"):
+            value = getattr(self, size)
+            if value is not None and value < 1:
+                raise ValueError(f"{size} must be at least 1, got {value}")
+        if self.d_model % self.n_heads:
+            raise ValueError(
+                f"n_heads = {self.n_heads} does not divide d_model = {self.d_model}: "
+                "choose a divisor"
+            )
+        check_name("activation", self.activation, ACTIVATIONS)
+        check_name("attention", self.attention, ATTENTIONS)
+        check_name("distribution", self.distribution, DISTRIBUTIONS)
+
+    @property
+    def hidden(self) -> int:
+        """d_F, with the default filled in."""
+        return self.d_model if self.d_ff is None else self.d_ff
+
+
+class LayerState(NamedTuple):
+    """layer: 0 (the input) to L. x: (B, ..., n, d). attention: (B, ..., h, n, n) or None."""
+
+    layer: int
+    x: Tensor
+    attention: Tensor | None
+
+
+def make_sampler(
+    config: EncoderConfig, generator: torch.Generator, name: str = "auto", sequences: int = 1
+) -> Sampler:
+    """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`.
+
+    `sequences` is the number of sequences that share one network's weights.
+    """
+    rows = config.n_tokens * sequences
+    if choose_sampler(name, rows, config.d_model, config.distribution) == "law":
+        return LawSampler(generator)
+    return ExplicitSampler(generator, config.distribution)
+
+
+@torch.inference_mode()
+def stream(
+    x: Tensor,
+    config: EncoderConfig,
+    scheme: Scheme,
+    sampler: Sampler,
+    *,
+    mask: Tensor | None = None,
+    keep_attention: bool = False,
+) -> Iterator[LayerState]:
+    """Run random encoders forward and yield their states at layers 0 to L.
+
+    Only the current state is kept, so memory does not grow with depth. States are inference
+    tensors: clone one outside of the loop to differentiate through it.
+
+    Args:
+        x: (B, ..., n_tokens, d_model), float32 or float64, which is also the dtype of the
+            computation. One network per entry of the first dimension.
+        config, scheme: shape and scheme of the networks.
+        sampler: draws fresh weights for every block.
+        mask: see `models.block.block`.
+        keep_attention: yield the attention probabilities of each layer from 1 on.
+
+    Raises:
+        ValueError: x does not fit the config.
+        FloatingPointError: activations became infinite or NaN.
+    """
+    if x.ndim < 3 or x.shape[-2:] != (config.n_tokens, config.d_model):
+        raise ValueError(
+            f"x must be (networks, ..., {config.n_tokens}, {config.d_model}), got {tuple(x.shape)}"
+        )
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"x must be float32 or float64, got {x.dtype}")
+
+    def project(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
+        d_in = z.shape[-1]
+        families = {
+            family: (width, scheme.variance(family, d_in, width, config.activation))
+            for family, width in widths.items()
+        }
+        return sampler.project(z, families, config.n_heads)
+
+    yield LayerState(0, x, None)
+    for layer in range(1, config.depth + 1):
+        x, attention = block(
+            x,
+            project,
+            scheme,
+            config.depth,
+            n_heads=config.n_heads,
+            d_ff=config.hidden,
+            activation=config.activation,
+            attention=config.attention,
+            mask=mask,
+            keep_attention=keep_attention,
+        )
+        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
+            raise FloatingPointError(
+                f"activations of scheme {scheme.name!r} are not finite at layer {layer} of "
+                f"{config.depth} in {str(x.dtype).removeprefix('torch.')}: "
+                "use float64 or scale the residual branches"
+            )
+        yield LayerState(layer, x, attention)

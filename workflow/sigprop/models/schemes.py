@@ -1,0 +1,158 @@
+"""Schemes: where a block normalizes, how strong its branches are, how its weights start.
+
+A scheme is a record, not a class hierarchy. `Scheme.sublayers` lists the two sub-layers of a block
+in the order in which they are computed; `models.block.block` executes that list and the block
+diagram is drawn from it. For one sub-layer with branch F and strength alpha(L) (Noci et al. 2022,
+arXiv 2206.03126, section 2):
+
+    no LN     X <- X + alpha F(X)
+    POST-LN   X <- LN( X + alpha F(X) )
+    PRE-LN    X <- X + alpha F( LN(X) )
+
+The strength multiplies the branch, never the skip connection.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Norm = Literal["none", "post", "pre"]
+Init = Literal["fan_in", "xavier"]
+Branch = Literal["attention", "feed_forward"]
+Activation = Literal["relu", "linear"]
+Family = Literal["q", "k", "v", "o", "ff1", "ff2"]
+
+NORMS: tuple[Norm, ...] = ("none", "post", "pre")
+INITS: tuple[Init, ...] = ("fan_in", "xavier")
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "linear")
+FAMILIES: tuple[Family, ...] = ("q", "k", "v", "o", "ff1", "ff2")
+
+
+def check_name(argument: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest allowed name, unless `value` is one of `allowed`."""
+    names = list(allowed)
+    if value in names:
+        return
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"{argument} {value!r} is unknown: {hint}choose from {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class Strength:
+    """Residual strength of a branch, alpha(L) = coefficient * L**(-depth_power)."""
+
+    coefficient: float = 1.0
+    depth_power: float = 0.0
+
+    def at(self, depth: int) -> float:
+        """alpha for a stack of `depth` blocks. ValueError when depth < 1."""
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        return self.coefficient * depth**-self.depth_power
+
+    @property
+    def label(self) -> str:
+        r"""TeX without dollar signs: `1`, `1/\sqrt{L}`, `L^{-0.25}`, `0.5/L`."""
+        c, p = f"{self.coefficient:g}", self.depth_power
+        if p == 0:
+            return c
+        if p == 0.5:
+            return rf"{c}/\sqrt{{L}}"
+        if p == 1:
+            return f"{c}/L"
+        power = f"L^{{{-p:g}}}"
+        return power if self.coefficient == 1 else rf"{c}\,{power}"
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """One residual sub-layer: X <- norm_after( X + strength * branch( norm_before(X) ) )."""
+
+    branch: Branch
+    strength: Strength
+    norm_before: bool
+    norm_after: bool
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Normalization placement, residual strengths, temperature and initialization of a block.
+
+    Attributes:
+        name: key used in settings and tables.
+        title: name used on figures.
+        norm: "none", "post" (after the residual sum) or "pre" (on the branch input).
+        alpha_attn, alpha_ff: strengths of the attention and the feed-forward branch.
+        tau: inverse temperature, softmax(tau / sqrt(d_k) * Q K^T); 1 is the standard.
+        init: rule for the entry variances, see `variance`.
+        he: double the variance of the second feed-forward matrix when the activation is ReLU, so
+            that the branch keeps the power it has with the identity. Used by "fan_in" only.
+
+    Raises ValueError for an unknown `norm` or `init` and for tau <= 0.
+    """
+
+    name: str
+    title: str
+    norm: Norm
+    alpha_attn: Strength = Strength()
+    alpha_ff: Strength = Strength()
+    tau: float = 1.0
+    init: Init = "fan_in"
+    he: bool = True
+
+    def __post_init__(self) -> None:
+        check_name("norm", self.norm, NORMS)
+        check_name("init", self.init, INITS)
+        if not self.tau > 0:
+            raise ValueError(f"tau must be positive, got {self.tau}")
+
+    @property
+    def sublayers(self) -> tuple[SubLayer, SubLayer]:
+        """The two sub-layers in the order of computation: attention, then feed-forward."""
+        before, after = self.norm == "pre", self.norm == "post"
+        return (
+            SubLayer("attention", self.alpha_attn, before, after),
+            SubLayer("feed_forward", self.alpha_ff, before, after),
+        )
+
+    def variance(
+        self, family: str, fan_in: int, fan_out: int, activation: Activation = "relu"
+    ) -> float:
+        """Entry variance of the weights of `family`, a matrix (fan_in, fan_out).
+
+            fan_in    1 / fan_in, times 2 for ff2 when `he` and the activation is ReLU
+            xavier    2 / (fan_in + fan_out)
+
+        q, k and v are fused over heads: fan_in = d_model and fan_out = n_heads * d_k, so that the
+        rule does not depend on the number of heads. With d_k = d_v = d_ff = d_model, "fan_in" is
+        the paper's rule 1 / d (Noci et al. 2022, section 2). ValueError for an unknown family.
+        """
+        check_name("family", family, FAMILIES)
+        if self.init == "xavier":
+            return 2.0 / (fan_in + fan_out)
+        doubled = self.he and family == "ff2" and activation == "relu"
+        return (2.0 if doubled else 1.0) / fan_in
+
+
+ONE = Strength()
+INVERSE_SQRT_DEPTH = Strength(depth_power=0.5)
+
+_ALL = (
+    Scheme("post_ln", "POST-LN", "post", ONE, ONE),
+    Scheme(
+        "post_ln_scaled",
+        r"POST-LN, $1/\sqrt{L}$",
+        "post",
+        INVERSE_SQRT_DEPTH,
+        INVERSE_SQRT_DEPTH,
+    ),
+    Scheme("pre_ln", "PRE-LN", "pre", ONE, ONE),
+    Scheme("pre_ln_scaled", r"PRE-LN, $1/\sqrt{L}$", "pre", INVERSE_SQRT_DEPTH, INVERSE_SQRT_DEPTH),
+    Scheme("no_ln", "no LN", "none", ONE, ONE),
+    Scheme("no_ln_scaled", r"no LN, $1/\sqrt{L}$", "none", INVERSE_SQRT_DEPTH, INVERSE_SQRT_DEPTH),
+)
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in _ALL})
