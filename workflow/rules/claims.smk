@@ -27,7 +27,7 @@ rule claims:
         runtime=10,
     params:
         preset=CONFIG.preset,
-        data=f"{RESULTS}/data",
+        data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
     shell:
         "python -m sigprop claims --evaluate --preset {params.preset} --data {params.data:q}"

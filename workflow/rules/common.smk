@@ -5,18 +5,18 @@ import os
 import sys
 from pathlib import Path
 
-# Rules run this checkout's code with this environment's Python, activated or not.
+# This checkout's code, whatever is installed.
 sys.path.insert(0, f"{workflow.basedir}/workflow")
-os.environ["PYTHONPATH"] = f"{workflow.basedir}/workflow"
-os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ["PATH"]])
 
 from sigprop.artifacts.errors import UserError
-from sigprop.artifacts.sources import notebook_sources, sources
+from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
 from sigprop.artifacts.tables import nearest
 from sigprop.experiments.config import TABLES, scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
 from sigprop.experiments.config import validate as _validate
 from sigprop.experiments.index import figures as _figures
+
+use_checkout()
 
 
 def one_line(function, *arguments):
@@ -81,3 +81,12 @@ def figure_outputs(figures):
             f"{RESULTS}/notebooks/{figure.id}.html",
         )
     ]
+
+
+def suggest(wildcards):
+    """Input function of the rule for names that no other rule knows."""
+    known = [rule.name for rule in workflow.rules if rule.name != "unknown_target"]
+    raise SystemExit(
+        f"sigprop: {wildcards.unknown!r} is no target{nearest(wildcards.unknown, known)}; "
+        "`snakemake --list` shows all"
+    )

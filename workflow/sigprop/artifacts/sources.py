@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,13 @@ def notebook_sources(notebook: str) -> list[str]:
             elif isinstance(node, ast.Import):
                 modules |= {alias.name for alias in node.names}
     return sources(*sorted(modules & known - {"sigprop"}))
+
+
+def use_checkout() -> None:
+    """Make child processes run this checkout's code with this environment's Python.
+
+    So rules work whether or not the environment is activated, and the sources that a rule
+    declares are the sources that it runs.
+    """
+    os.environ["PYTHONPATH"] = str(code_root() / "workflow")
+    os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", "")])
