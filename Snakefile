@@ -61,7 +61,7 @@ localrules:
     extensions,
 
 
-include: "workflow/rules/propagation.smk"
+include: "workflow/rules/experiments.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/targets.smk"

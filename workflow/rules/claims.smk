@@ -7,9 +7,9 @@ rule claims:
     """Every claim with its statistic, interval and verdict."""
     input:
         tables=[
-            f"{RESULTS}/data/{table}{kind}.parquet"
+            f"{RESULTS}/data/{part}.parquet"
             for table in CLAIM_TABLES
-            for kind in ("", "_theory")
+            for part in parts(table)
         ],
         sources=sources("sigprop.claims.ledger"),
     output:

@@ -11,7 +11,7 @@ sys.path.insert(0, f"{workflow.basedir}/workflow")
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
 from sigprop.artifacts.tables import nearest
-from sigprop.experiments.config import TABLES, scaled_down
+from sigprop.experiments.config import TABLES, parts, scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
 from sigprop.experiments.config import validate as _validate
 from sigprop.experiments.index import figures as _figures
@@ -61,9 +61,9 @@ def settings(table):
 def tables_of(figure):
     """Simulation and theory of each table the figure reads, by parameter name."""
     pairs = {
-        name + kind: f"{RESULTS}/data/{name}{kind}.parquet"
+        part: f"{RESULTS}/data/{part}.parquet"
         for name in figure.tables
-        for kind in ("", "_theory")
+        for part in parts(name)
     }
     return pairs | {name: f"{RESULTS}/data/{name}.json" for name in figure.extra_inputs}
 

@@ -59,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--preset", default="laptop", help=_PRESET_HELP)
     run.add_argument("--settings", metavar="JSON", help="the block itself, instead of the config's")
+    run.add_argument(
+        "--simulation", nargs="?", metavar="FILE", help="simulated table, where theory reads it"
+    )
     run.add_argument("--seed", type=int, help="root seed, instead of the config's")
     run.add_argument("--device", help="auto, cpu or cuda, instead of the config's")
     run.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -124,18 +127,22 @@ def _run(arguments: argparse.Namespace) -> None:
     if not arguments.output.endswith(".parquet"):
         raise UserError(f"--output: {arguments.output!r} must end in .parquet")
     config = load(arguments.preset)
-    simulation, theory = TABLES[arguments.table]
-    name = simulation if arguments.kind == "simulation" else theory
+    made = TABLES[arguments.table]
+    name = made.simulation if arguments.kind == "simulation" else made.theory
+    if name is None:
+        raise UserError(f"--kind: {arguments.table!r} has no theory; use simulation")
     experiment = importlib.import_module(f"sigprop.experiments.{name}")
     settings = getattr(config.experiments, arguments.table)
     if arguments.settings is not None:
         record = _json("--settings", arguments.settings)
         settings = parse(experiment.Settings, record, root=f"experiments.{arguments.table}")
     seed = config.seed if arguments.seed is None else arguments.seed
+    if not 0 <= seed < 2**63:
+        raise UserError(f"seed: {seed} is not allowed; use 0 to 2**63 - 1")
     device = "cpu"
     if arguments.kind == "simulation":
         device = _device(arguments.device or config.device, arguments.threads)
-    table = experiment.run(settings, Context(arguments.table, seed, device))
+    table = experiment.run(settings, Context(arguments.table, seed, device, arguments.simulation))
     sidecar: dict[str, Any] = {
         "table": arguments.table,
         "kind": arguments.kind,

@@ -52,7 +52,8 @@ def _check(table: pd.DataFrame, schema: pa.DataFrameSchema, where: object) -> pd
     try:
         return schema.validate(table, lazy=False)
     except (pa.errors.SchemaError, pa.errors.SchemaErrors) as error:
-        first = str(error).splitlines()[0]
+        one = error.schema_errors[0] if isinstance(error, pa.errors.SchemaErrors) else error
+        first = str(one).splitlines()[0][:200]  # pandera lists every failing value
         raise UserError(f"{where}: not a valid {schema.name} table: {first}") from error
 
 
@@ -91,13 +92,12 @@ def read_table(path: str | Path, schema: pa.DataFrameSchema | None = None) -> pd
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path}: no such table; build it with `snakemake {path} --cores all`")
+        raise UserError(f"{path}: no such table; build it with `{_snakemake(path)}`")
     try:
         table = pd.read_parquet(path, engine="pyarrow")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: unreadable or truncated parquet; "
-            f"rebuild it with `snakemake {path} --cores all --force`"
+            f"{path}: unreadable or truncated parquet; rebuild it with `{_snakemake(path)} --force`"
         ) from error
     return table if schema is None else _check(table, schema, path)
 
@@ -109,9 +109,17 @@ def read_sidecar(path: str | Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(where.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{where}: unreadable sidecar; rebuild it with `snakemake {path} --cores all --force`"
+            f"{where}: unreadable sidecar; rebuild it with `{_snakemake(path)} --force`"
         ) from error
     return record
+
+
+def _snakemake(path: str | Path) -> str:
+    """The command that makes the table, run from the checkout, with the preset it belongs to."""
+    last = Path(path).parts[-4:]
+    if last[:1] != ("results",):
+        return f"snakemake {path} --cores all"
+    return f"snakemake {Path(*last)} --cores all --config preset={last[1]}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

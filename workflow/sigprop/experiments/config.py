@@ -1,5 +1,6 @@
 """The whole configuration as one checked record, and the presets. Imports no torch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,8 @@ from pydantic import Field
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.provenance import code_root
 from sigprop.artifacts.tables import nearest
+from sigprop.experiments.jacobian_exact_settings import ExactSettings
+from sigprop.experiments.jacobian_settings import JacobianSettings
 from sigprop.experiments.propagation_settings import PropagationSettings
 from sigprop.experiments.settings import PRESETS, Block, Preset, parse
 
@@ -24,6 +27,11 @@ class Experiments(Block):
     norm_density: PropagationSettings
     width: PropagationSettings
     samplers: PropagationSettings
+    lemma31: JacobianSettings
+    jacobian_sweeps: JacobianSettings
+    jacobian_grid: JacobianSettings
+    jacobian_exact: ExactSettings
+    balance: JacobianSettings
 
 
 class Config(Block):
@@ -38,10 +46,41 @@ class Config(Block):
     experiments: Experiments
 
 
-# table -> modules that make it: the simulation, and the theory to lay beside it.
-TABLES: dict[str, tuple[str, str]] = dict.fromkeys(
-    Experiments.model_fields, ("propagation", "propagation_theory")
-)
+@dataclass(frozen=True)
+class Table:
+    """How a table is made: by a simulation, with theory, if any, in a table of its own.
+
+    `theory_reads_simulation`: the theory is evaluated at sums that the simulation measured.
+    """
+
+    simulation: str
+    theory: str | None = None
+    theory_reads_simulation: bool = False
+
+
+_FORWARD = Table("propagation", "propagation_theory")
+_JACOBIAN = Table("jacobian", "jacobian_theory", theory_reads_simulation=True)
+
+TABLES: dict[str, Table] = {
+    "moments": _FORWARD,
+    "post_ln_depth": _FORWARD,
+    "pre_ln_depth": _FORWARD,
+    "correlation": _FORWARD,
+    "deep": _FORWARD,
+    "norm_density": _FORWARD,
+    "width": _FORWARD,
+    "samplers": _FORWARD,
+    "lemma31": _JACOBIAN,
+    "jacobian_sweeps": _JACOBIAN,
+    "jacobian_grid": _JACOBIAN,
+    "jacobian_exact": Table("jacobian_exact"),
+    "balance": Table("balance", "jacobian_theory", theory_reads_simulation=True),
+}
+
+
+def parts(table: str) -> list[str]:
+    """Names of the files of a table without their suffix: the simulation and, if any, theory."""
+    return [table, f"{table}_theory"] if TABLES[table].theory else [table]
 
 
 def check_preset(name: object) -> str:

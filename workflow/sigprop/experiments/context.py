@@ -2,11 +2,30 @@
 
 from dataclasses import dataclass
 
+import pandas as pd
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.tables import read_table
+
 
 @dataclass(frozen=True)
 class Context:
-    """table: name of the table being made. seed: the config's root seed. device: cpu or cuda."""
+    """What surrounds one run of an experiment.
+
+    Attributes:
+        table: name of the table being made.
+        seed: root seed of the config.
+        device: cpu or cuda.
+        simulation: path of the simulation's table, for theory that is evaluated at measured sums.
+    """
 
     table: str
     seed: int
     device: str = "cpu"
+    simulation: str | None = None
+
+    def simulated(self) -> pd.DataFrame:
+        """The simulation's table; UserError when none was given or it cannot be read."""
+        if self.simulation is None:
+            raise UserError(f"--simulation: the theory of {self.table} needs the simulated table")
+        return read_table(self.simulation)

@@ -89,7 +89,7 @@ class Case:
 class PropagationSettings(Block):
     """A sweep over random encoders: the product of all the lists below."""
 
-    scheme: Factor[SchemeName] = Field(description="block schemes, see `sigprop list --schemes`")
+    scheme: Factor[SchemeName] = Field(description="block schemes, see `sigprop list schemes`")
     residual: Annotated[list[Residual], Field(min_length=1)] | None = Field(
         default=None,
         description="residual strengths of both branches; null keeps each scheme's own",

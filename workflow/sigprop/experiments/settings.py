@@ -24,13 +24,17 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    text = ""
+def _path(location: tuple[int | str, ...], model: type[BaseModel], root: str = "") -> str:
+    text = root
+    block: type[BaseModel] | None = model
     for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif "[" not in part and "(" not in part:  # pydantic's own tags, as in list[Residual]
+        elif block is not None and "[" not in part and "(" not in part:
+            # Anything else is pydantic's own tag of a member of a union.
             text += f".{part}" if text else part
+            found = block.model_fields.get(part)
+            block = _block_in(found.annotation) if found else None
     return text
 
 
@@ -62,7 +66,7 @@ def explain(error: ValidationError, model: type[BaseModel], root: str = "") -> s
     # Where a setting may be a number or a word, the word's complaint says most.
     first = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
     location, value, context = first["loc"], first["input"], first.get("ctx", {})
-    where = _path((root, *location) if root else location) or "config"
+    where = _path(location, model, root) or "config"
     shown = "nan" if value != value else repr(value)
     if len(shown) > 80:
         shown = shown[:77] + "..."
@@ -80,8 +84,8 @@ def explain(error: ValidationError, model: type[BaseModel], root: str = "") -> s
         words = [word.strip("'") for word in allowed.replace(" or ", ", ").split(", ")]
         return f"{where}: {shown} is not allowed; use {allowed}{nearest(str(value), words)}"
     rest = [d["msg"] for d in details[1:] if d["loc"][: len(location) - 1] == location[:-1]]
-    message = " or ".join(dict.fromkeys([first["msg"], *rest][:2]))
-    return f"{where}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
+    messages = [text[0].lower() + text[1:] for text in (first["msg"], *rest)]
+    return f"{where}: {shown} is not allowed; {' or '.join(dict.fromkeys(messages[:2]))}"
 
 
 def parse(model: type[Any], record: Any, root: str = "") -> Any:

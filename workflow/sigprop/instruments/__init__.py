@@ -1,1 +1,1 @@
-"""Measurements on tensors: correlation, norm, rank, entropy, Jacobian norms. Never imports theory."""
+"""Measurements on tensors: correlation, norm, rank, entropy, Jacobians. Never imports theory."""

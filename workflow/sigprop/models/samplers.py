@@ -41,7 +41,9 @@ SAMPLERS: tuple[str, ...] = ("auto", "explicit", "law")
 Families = Mapping[str, tuple[int, float]]  # family -> (width, entry variance)
 
 # Explicit weights are drawn and used in pieces of this size: small enough to stay in the cache.
-CHUNK_BYTES = 2**24
+CHUNK_BYTES = 2**23
+# Features per panel of the QR in `row_factor`.
+QR_PANEL = 2048
 # "auto" draws in law below this ratio of rows to d_model: the measured crossover is near 0.45 for
 # d from 32 to 512 (benchmarks/forward.py --crossover).
 LAW_MAX_ROWS_PER_WIDTH = 0.4
@@ -81,31 +83,33 @@ class ExplicitSampler:
         """X W with explicit weights; see `Sampler.project`. `n_heads` changes nothing here."""
         rows = _rows(x)  # (B, r, d_in)
         return tuple(
-            (math.sqrt(variance) * self._multiply(rows, width)).view(*x.shape[:-1], width)
+            self._multiply(math.sqrt(variance) * rows, width).view(*x.shape[:-1], width)
             for width, variance in families.values()
         )
 
     def _multiply(self, x: Tensor, width: int) -> Tensor:
-        """X W for W of unit variance, (B, r, d_in) -> (B, r, width), at most CHUNK_BYTES of W."""
-        n_networks, _, d_in = x.shape
+        """X W for W of unit variance, (B, r, d_in) -> (B, r, width), with CHUNK_BYTES of W."""
+        n_networks, r, d_in = x.shape
         bytes_per_row = width * x.element_size()
-        networks = CHUNK_BYTES // (d_in * bytes_per_row)
-        if networks >= 1:
-            products = [
-                part @ self._draw(len(part), d_in, width, x)  # (b, r, d_in) @ (b, d_in, width)
-                for part in x.split(networks)
-            ]
-            return products[0] if len(products) == 1 else torch.cat(products)
+        chunk = CHUNK_BYTES // (d_in * bytes_per_row)
+        if chunk >= n_networks:
+            return x @ self._draw(n_networks, d_in, width, x)  # (B, r, d_in) @ (B, d_in, width)
 
-        # One network's W is too large: draw it in blocks of rows and add up the products.
-        step = max(1, CHUNK_BYTES // (bytes_per_row * _NORMAL_BLOCK)) * _NORMAL_BLOCK
-        products = []
+        y = x.new_empty(n_networks, r, width)
+        if chunk >= 1:  # some networks at a time
+            for k in range(0, n_networks, chunk):
+                part = x[k : k + chunk]
+                y[k : k + chunk] = part @ self._draw(len(part), d_in, width, x)
+            return y
+
+        # One network at a time, its W in blocks of rows whose products add up.
+        block = max(1, CHUNK_BYTES // (bytes_per_row * _NORMAL_BLOCK)) * _NORMAL_BLOCK
         for k in range(n_networks):
-            y = x.new_zeros(x.shape[1], width)
-            for part in x[k].split(step, dim=-1):  # (r, step)
-                y = torch.addmm(y, part, self._draw(1, part.shape[-1], width, x)[0])
-            products.append(y)
-        return torch.stack(products)
+            total = x.new_zeros(r, width)
+            for part in x[k].split(block, dim=-1):  # (r, block)
+                total = torch.addmm(total, part, self._draw(1, part.shape[-1], width, x)[0])
+            y[k] = total
+        return y
 
     def _draw(self, n_networks: int, d_in: int, width: int, like: Tensor) -> Tensor:
         """Weights of unit variance, (n_networks, d_in, width)."""
@@ -149,22 +153,20 @@ class LawSampler:
         n_networks, r, d_in = rows.shape
         if r >= d_in:
             return self._explicit.project(x, families, n_heads)
+        f = row_factor(rows).view(*x.shape[:-1], r)  # (B, ..., n, r): F in place of X
 
-        g = {}
-        if {"q", "k"} <= families.keys() and 2 * r < families["k"][0] // n_heads:
-            d_k = families["k"][0] // n_heads
-            t = bartlett(n_networks * n_heads, 2 * r, d_k, self.generator, x)
-            t = t.view(n_networks, n_heads, 2, r, 2 * r).permute(2, 0, 3, 1, 4)
-            g = {"k": t[0].flatten(-2), "q": t[1].flatten(-2)}  # (B, r, h * 2r)
-
-        f = row_factor(rows)  # (B, r, r)
-        products = []
-        for family, (width, variance) in families.items():
-            if family not in g:
-                g[family] = x.new_empty(n_networks, r, width).normal_(generator=self.generator)
-            y = (math.sqrt(variance) * f) @ g[family]  # (B, r, r) @ (B, r, width)
-            products.append(y.view(*x.shape[:-1], y.shape[-1]))
-        return tuple(products)
+        if not {"q", "k"} <= families.keys() or 2 * r >= families["k"][0] // n_heads:
+            return self._explicit.project(f, families)
+        d_k = families["k"][0] // n_heads
+        t = bartlett(n_networks * n_heads, 2 * r, d_k, self.generator, x)
+        # (B, h, k | q, r, 2r) -> (k | q, B, r, h * 2r)
+        t = t.view(n_networks, n_heads, 2, r, 2 * r).permute(2, 0, 3, 1, 4).flatten(-2)
+        rest = {family: size for family, size in families.items() if family not in ("q", "k")}
+        products = dict(zip(rest, self._explicit.project(f, rest), strict=True))
+        for family, g in (("k", t[0]), ("q", t[1])):
+            y = math.sqrt(families[family][1]) * f.view(n_networks, r, r) @ g
+            products[family] = y.view(*x.shape[:-1], -1)
+        return tuple(products[family] for family in families)
 
 
 def row_factor(x: Tensor) -> Tensor:
@@ -179,12 +181,23 @@ def row_factor(x: Tensor) -> Tensor:
     differences and equal rows stay equal. Columns come in reverse order, so that a product F G adds
     the large common term last and rounds it once.
     """
-    y = x - x[:, :1]
-    y[:, 0] = x[:, 0]
-    householder, _ = torch.geqrf(y.mT)  # (B, d, r), R in its upper triangle; no Q is formed
-    f = householder[:, : x.shape[1]].triu().mT
+    triangles = []
+    for part in x.split(QR_PANEL, dim=-1):  # panels of features fit in the cache
+        y = part - part[:, :1]
+        y[:, 0] = part[:, 0]
+        triangles.append(_triangle(y.mT))
+    # Stacking the triangles of all panels keeps the Gram matrix: sum_p R_p^T R_p = Y Y^T.
+    t = triangles[0] if len(triangles) == 1 else _triangle(torch.cat(triangles, dim=1))
+    f = t.mT  # (B, r, r)
     f[:, 1:, 0] += f[:, :1, 0]
     return f.flip(-1)
+
+
+def _triangle(a: Tensor) -> Tensor:
+    """R of a QR factorization, without forming Q, (B, p, r) -> (B, min(p, r), r); overwrites a."""
+    tau = a.new_empty(a.shape[0], min(a.shape[1:]))
+    torch.geqrf(a, out=(a, tau))  # in place: R goes to the upper triangle
+    return a[:, : a.shape[2]].triu()
 
 
 def bartlett(

@@ -1,1 +1,1 @@
-"""Closed forms and quadrature in float64, one module per paper. Never imports torch or instruments."""
+"""Closed forms and quadrature in float64, one module per paper. No torch, no instruments."""

@@ -1,0 +1,81 @@
+"""Experiments at initialization: one simulation and one theory table per block of settings."""
+
+for name in TABLES:
+    made = TABLES[name]
+
+    rule:
+        name:
+            f"simulate_{name}"
+        input:
+            sources(f"sigprop.experiments.{made.simulation}"),
+        output:
+            table=f"{RESULTS}/data/{name}.parquet",
+            sidecar=f"{RESULTS}/data/{name}.json",
+        log:
+            f"{RESULTS}/logs/simulate_{name}.log",
+        benchmark:
+            f"{RESULTS}/benchmarks/simulate_{name}.tsv"
+        conda:
+            "../../envs/sigprop.yaml"
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=60,
+        params:
+            table=name,
+            settings=settings(name),
+            preset=CONFIG.preset,
+            seed=CONFIG.seed,
+            device=CONFIG.device,
+        shell:
+            "python -m sigprop run {params.table} --kind simulation --preset {params.preset}"
+            " --settings {params.settings:q} --seed {params.seed} --device {params.device}"
+            " --threads {threads} --output {output.table:q} 2> {log:q}"
+
+    if made.theory:
+
+        rule:
+            name:
+                f"theory_{name}"
+            input:
+                sources=sources(f"sigprop.experiments.{made.theory}"),
+                simulation=(
+                    f"{RESULTS}/data/{name}.parquet"
+                    if made.theory_reads_simulation
+                    else []
+                ),
+            output:
+                table=f"{RESULTS}/data/{name}_theory.parquet",
+                sidecar=f"{RESULTS}/data/{name}_theory.json",
+            log:
+                f"{RESULTS}/logs/theory_{name}.log",
+            benchmark:
+                f"{RESULTS}/benchmarks/theory_{name}.tsv"
+            conda:
+                "../../envs/sigprop.yaml"
+            threads: 1
+            resources:
+                mem_mb=1000,
+                runtime=10,
+            params:
+                table=name,
+                settings=settings(name),
+                preset=CONFIG.preset,
+            shell:
+                "python -m sigprop run {params.table} --kind theory --preset {params.preset}"
+                " --settings {params.settings:q} --simulation {input.simulation:q}"
+                " --output {output.table:q} 2> {log:q}"
+
+
+rule schemes:
+    """The scheme records that the models are built from, for the block diagram."""
+    input:
+        sources("sigprop.models.schemes"),
+    output:
+        f"{RESULTS}/data/schemes.json",
+    log:
+        f"{RESULTS}/logs/schemes.log",
+    conda:
+        "../../envs/sigprop.yaml"
+    shell:
+        "python -m sigprop list schemes --output {output:q} 2> {log:q}"
