@@ -12,7 +12,7 @@ import pandas as pd
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.tables import nearest, read_table
-from sigprop.claims import noci2022
+from sigprop.claims import noci2022, noci2022_gradients
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, together
 
@@ -32,7 +32,8 @@ class Record:
 
 def all_claims() -> dict[str, Claim]:
     """Every claim by id."""
-    return {claim.id: claim for claim in noci2022.CLAIMS}
+    claims = (*noci2022_gradients.CLAIMS, *noci2022.CLAIMS)
+    return {claim.id: claim for claim in sorted(claims, key=lambda claim: claim.id)}
 
 
 def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
@@ -40,7 +41,11 @@ def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
     if PRESETS.index(preset) < PRESETS.index(claim.smallest_preset):
         reason = f"needs the {claim.smallest_preset} preset; {preset} is too small to decide"
         return Record(claim, "not run", [], reason)
-    parts = claim.check(tables)
+    try:
+        parts = claim.check(tables)
+    except ValueError as error:
+        # Settings of the user's own may leave out a case that the rule reads.
+        return Record(claim, "not run", [], f"the tables lack what the rule reads ({error})")
     return Record(claim, together(parts), parts, "")
 
 

@@ -45,11 +45,11 @@ def z_test(
     mean = sample.mean()
     error = sample.std(ddof=1) / np.sqrt(len(sample))
     score = abs(mean - theory) / error
-    verdict: Verdict = "reproduced"
+    verdict: Verdict = "inconclusive"  # also when a value is NaN
     if score > limit:
         verdict = "not reproduced"
-    elif error > precision * abs(theory):
-        verdict = "inconclusive"
+    elif score <= limit and error <= precision * abs(theory):
+        verdict = "reproduced"
     ratio, half = mean / theory, 1.96 * error / abs(theory)
     asked = f"ratio to theory 1, |z| <= {limit:g} (z = {score:.2f}), SE <= {precision:.0%}"
     return Part(what, ratio, ratio - half, ratio + half, asked, verdict, len(sample))

@@ -20,6 +20,8 @@ QUANTITIES = {
     **{f"relative_difference_{family}": "1" for family in _FAMILIES},
     **{f"ratio_to_value_{family}": "1" for family in ("q", "k")},
     "relative_difference_closed_form_v": "1",
+    "relative_difference_tau_squared_q": "1",
+    "relative_difference_tau_v": "1",
 }
 FACTORS = {
     "check": "str",
@@ -33,18 +35,21 @@ SCHEMA = tidy_schema(FACTORS, QUANTITIES, name="jacobian_exact")
 
 
 def run(settings: ExactSettings, context: Context) -> pd.DataFrame:
-    """Two checks of true softmax attention in float64, one seed per draw.
+    """Three checks of the instrument in float64, one seed per draw.
 
     `jacrev`: at random shapes with n, d, d_k, d_v all different, the relative difference between
     the instrument and the squared norm of the Jacobian that `torch.func.jacrev` forms.
     `equal_tokens`: at X = 1 x^T, the query and key norms relative to the value norm (Theorem 3.1
     says 0), and the value norm against d_v n ||x||^2.
+    `temperature`: under uniform attention, same weights, the query norm at tau over tau^2 times
+    that at 1, and the value norm over that at 1.
     """
     rng = np.random.default_rng(seed_stream(context.seed, context.table))
     rows: list[dict[str, Any]] = []
     for check, count, measure in (
         ("jacrev", settings.n_shapes, _against_jacrev),
         ("equal_tokens", settings.n_draws, _at_equal_tokens),
+        ("temperature", settings.n_draws, _at_two_temperatures),
     ):
         for seed in range(count):
             sizes = rng.choice(np.arange(2, 1 + settings.largest), size=4, replace=False)
@@ -105,4 +110,20 @@ def _at_equal_tokens(seed: int, n: int, d: int, d_k: int, d_v: int, tau: float) 
         "ratio_to_value_q": float(ours["q"]) / value,
         "ratio_to_value_k": float(ours["k"]) / value,
         "relative_difference_closed_form_v": abs(value / closed - 1),
+    }
+
+
+def _at_two_temperatures(
+    seed: int, n: int, d: int, d_k: int, d_v: int, tau: float
+) -> dict[str, float]:
+    from sigprop.instruments.jacobian import attention_jacobian_norms
+
+    tensors = _draw(seed, n, d, d_k, d_v)
+    one, at_tau = (
+        attention_jacobian_norms(*tensors, tau=value, attention="uniform", which="qv")
+        for value in (1.0, tau)
+    )
+    return {
+        "relative_difference_tau_squared_q": abs(float(at_tau["q"] / one["q"]) / tau**2 - 1),
+        "relative_difference_tau_v": abs(float(at_tau["v"] / one["v"]) - 1),
     }
