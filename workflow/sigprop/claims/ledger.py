@@ -160,11 +160,16 @@ def markdown(records: list[Record], preset: str) -> str:
                 "|---|---|---|---|---|---|",
             ]
             lines += [
-                f"| {part.what} | {part.value:.4g} | {part.low:.4g} to {part.high:.4g} "
-                f"| {part.asked.replace('|', chr(92) + '|')} | {part.n} | {part.verdict} |"
+                f"| {_cell(part.what)} | {part.value:.4g} | {part.low:.4g} to {part.high:.4g} "
+                f"| {_cell(part.asked)} | {part.n} | {part.verdict} |"
                 for part in record.parts
             ]
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """`text` for a cell of a Markdown table."""
+    return text.replace("|", r"\|")
 
 
 def read_verdicts(path: str | Path) -> list[dict[str, Any]]:

@@ -345,7 +345,7 @@ CLAIMS = (
     ),
     Claim(
         "N24",
-        "Section 4.2, the temperature",
+        "The inverse temperature tau",
         "tau scales query and key gradients only; tau* balances them with the values.",
         "Uniform attention, same weights: Q norm equal to tau^2 times that at 1, V norm unchanged, "
         "within 1e-10. Softmax at tau*, rho = 0.2, sigma_x = 0.3 and 0.5: 95 % interval of Q/V "
@@ -357,7 +357,7 @@ CLAIMS = (
     ),
     Claim(
         "N25",
-        "Section 4.2; the paper prints 8.5 but not its rho",
+        "The inverse temperature tau; the paper prints 8.5 but not its rho",
         "The balancing temperature follows from (17) and (18); which rho gives 8.5 is reported.",
         "Uniform attention, n = 25, d = 64, sigma_x = 1, rho = 0 to 0.5: 95 % interval of Q/V at "
         "tau* inside 1 ± 0.05.",
