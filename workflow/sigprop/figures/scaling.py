@@ -86,8 +86,8 @@ def draw_points(
     """Points with bootstrap bars; a point whose interval holds 0 is an upper limit (an arrow)."""
     resolved = points[points[f"{name}_low"] > 0]
     bars = [
-        resolved[name] - resolved[f"{name}_low"],
-        resolved[f"{name}_high"] - resolved[name],
+        (resolved[name] - resolved[f"{name}_low"]).to_numpy(),
+        (resolved[f"{name}_high"] - resolved[name]).to_numpy(),
     ]
     face = colour if filled else "white"
     look: dict[str, Any] = {"color": colour, "markerfacecolor": face, "markersize": 4}

@@ -1,5 +1,6 @@
 """One look for all figures: theory dashed, simulation solid with a band, colours safe for all."""
 
+import logging
 import textwrap
 from typing import Any
 
@@ -14,6 +15,9 @@ from matplotlib.lines import Line2D
 
 from sigprop.artifacts.files import atomic_path
 from sigprop.figures.data import Curve
+
+# Embedding a font makes fontTools remark on the font's date, in every executed notebook.
+logging.getLogger("fontTools").setLevel(logging.ERROR)
 
 PALETTE: list[Any] = sns.color_palette("colorblind")
 _COLUMN = 3.35  # inches, one column of a two-column paper
