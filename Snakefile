@@ -1,4 +1,4 @@
-# sigprop: rebuild every figure, table and claim of
+# sigprop: rebuild the figures, tables and claims of
 #   Noci et al. 2022, arXiv 2206.03126, and Cowsik et al. 2024, arXiv 2403.02579.
 #
 #   snakemake --cores all                            everything, laptop preset

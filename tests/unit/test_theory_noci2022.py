@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
+
 from sigprop.theory import noci2022 as theory
 
 MAX_Z = 3.5  # |Monte Carlo - theory| in standard errors

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+
 from sigprop.theory import noci2022_gradients as theory
 
 MAX_Z = 3.5  # |Monte Carlo - theory| in standard errors

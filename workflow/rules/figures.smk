@@ -19,7 +19,6 @@ for figure in FIGURES:
             f"{RESULTS}/logs/{figure.id}.log",
         benchmark:
             f"{RESULTS}/benchmarks/{figure.id}.tsv"
-        retries: 1
         conda:
             "../../envs/sigprop.yaml"
         threads: 1

@@ -1,5 +1,6 @@
 """Files that are either whole or absent."""
 
+import glob
 import hashlib
 import json
 import os
@@ -21,6 +22,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*{path.suffix}"):
+            stale.unlink(missing_ok=True)  # of a writer that was killed
         handle, name = tempfile.mkstemp(
             prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
         )

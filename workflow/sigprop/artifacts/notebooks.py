@@ -56,7 +56,7 @@ def execute(
             raise UserError(f"{notebook}: finished without writing {', '.join(missing)}")
     except PapermillExecutionError as error:
         _discard(figures)
-        where = f"cell {error.cell_index + 1 if error.cell_index is not None else '?'}"
+        where = f"cell In [{error.exec_count}]"  # as the kept run numbers it
         raise UserError(
             f"{notebook}: {where} raised {error.ename}: {error.evalue}; "
             f"the run with its traceback is kept in {log}"

@@ -1,7 +1,7 @@
 """What a claim is: a statement of a paper, and the rule that decides it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -20,7 +20,8 @@ class Claim:
         tables: names of the tables it reads (each with its theory).
         figures: ids it belongs to.
         smallest_preset: below it the sizes are too small to mean anything: `not run`.
-        check: tables -> checked numbers.
+        check: tables -> checked numbers. ValueError when the tables lack what the rule names.
+        settings: column -> value that the rule is written for; other settings are `not run`.
     """
 
     id: str
@@ -31,3 +32,4 @@ class Claim:
     figures: tuple[str, ...]
     smallest_preset: str
     check: Callable[[Tables], list[Part]]
+    settings: Mapping[str, float] = field(default_factory=dict)

@@ -15,9 +15,8 @@ from sigprop.artifacts.tables import nearest, read_table
 from sigprop.claims import noci2022, noci2022_gradients
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, together
-
-PRESETS = ("smoke", "laptop", "paper")
-NO_THEORY = ("jacobian_exact",)  # tables that check an instrument, not a theory
+from sigprop.experiments.config import parts
+from sigprop.experiments.settings import PRESETS
 
 
 @dataclass(frozen=True)
@@ -41,24 +40,29 @@ def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
     if PRESETS.index(preset) < PRESETS.index(claim.smallest_preset):
         reason = f"needs the {claim.smallest_preset} preset; {preset} is too small to decide"
         return Record(claim, "not run", [], reason)
+    for table in claim.tables:
+        for column, wanted in claim.settings.items():
+            found = sorted(set(tables[table][column]))
+            if found != [wanted]:
+                shown = ", ".join(f"{value:g}" for value in found)
+                reason = f"its rule asks for {column} = {wanted:g}; {table} has {shown}"
+                return Record(claim, "not run", [], reason)
     try:
-        parts = claim.check(tables)
+        checked = claim.check(tables)
     except ValueError as error:
         # Settings of the user's own may leave out a case that the rule reads.
         return Record(claim, "not run", [], f"the tables lack what the rule reads ({error})")
-    return Record(claim, together(parts), parts, "")
+    return Record(claim, together(checked), checked, "")
 
 
 def load_tables(names: Iterable[str], data: str) -> dict[str, pd.DataFrame]:
     """Simulation and theory of each table as one frame; UserError when one cannot be read."""
-    tables = {}
-    for name in names:
-        parts = [read_table(f"{data}/{name}.parquet")]
-        theory = Path(f"{data}/{name}_theory.parquet")
-        if name not in NO_THEORY:
-            parts.append(read_table(theory))
-        tables[name] = pd.concat(parts, ignore_index=True)
-    return tables
+    return {
+        name: pd.concat(
+            [read_table(f"{data}/{part}.parquet") for part in parts(name)], ignore_index=True
+        )
+        for name in names
+    }
 
 
 def command(
@@ -117,7 +121,7 @@ def _rule_text(claim: Claim) -> str:
 def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[str, Any]:
     claim = asdict(record.claim)
     del claim["check"]
-    parts = [
+    checked = [
         {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in p.items()}
         for p in map(asdict, record.parts)
     ]
@@ -125,7 +129,7 @@ def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[st
         "preset": preset,
         "verdict": record.verdict,
         "reason": record.reason,
-        "parts": parts,
+        "parts": checked,
         "inputs": {name: digests[name] for name in record.claim.tables},
     }
 

@@ -262,6 +262,7 @@ CLAIMS = (
         ("fig03",),
         "laptop",
         _n14,
+        {"n_tokens": 16, "rho": 0.1},
     ),
     Claim(
         "N15",
@@ -273,6 +274,7 @@ CLAIMS = (
         ("fig04", "fig09"),
         "laptop",
         _n15,
+        {"n_tokens": 16, "rho": 0.1},
     ),
     Claim(
         "N16",

@@ -17,6 +17,8 @@ from sigprop.experiments.propagation_settings import Case, PropagationSettings
 Settings = PropagationSettings
 __all__ = ["SCHEMA", "Settings", "run"]
 
+_VALUES = ("seed", "quantity", "value", "source")
+
 # Bytes of activations that one batch of networks may hold at a time. Fixed, not measured, so that
 # the split into batches (and with it every random number) is the same on every machine.
 _BATCH_BYTES = 32 * 2**20
@@ -69,13 +71,15 @@ def _case_rows(
 def _frame(
     factors: dict[str, Any], *, layer: Any, seed: Any, quantity: str, value: np.ndarray
 ) -> pd.DataFrame:
-    frame = pd.DataFrame({"layer": np.asarray(layer, dtype=np.int64), "value": value})
-    for name, constant in factors.items():
-        frame[name] = constant
-    frame["seed"] = pd.array([pd.NA] * len(frame) if seed is None else seed, dtype="Int64")
-    frame["quantity"] = quantity
-    frame["source"] = "simulation"
-    return frame[[*FACTORS, "seed", "quantity", "value", "source"]]
+    columns = factors | {
+        "layer": np.asarray(layer, dtype=np.int64),
+        "seed": pd.array([pd.NA] * len(value) if seed is None else seed, dtype="Int64"),
+        "quantity": quantity,
+        "value": value,
+        "source": "simulation",
+    }
+    # One call: adding columns one by one costs more than the simulation of a small case.
+    return pd.DataFrame({name: columns[name] for name in [*FACTORS, *_VALUES]})
 
 
 def _simulate(

@@ -2,6 +2,7 @@
 
 import logging
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib
@@ -26,9 +27,6 @@ SOLID = "solid"
 DASHED = (0, (4, 2))  # theory
 DOTTED = (0, (1, 1.5))
 
-# Depths in order: an ordered quantity gets an ordered palette, readable in grey as well.
-DEPTH_SHADES: list[Any] = sns.color_palette("viridis", 5)[:4]
-
 SCHEME_COLOUR = {
     "post_ln": PALETTE[3],
     "post_ln_scaled": PALETTE[1],
@@ -45,6 +43,19 @@ SCHEME_TITLE = {
     "no_ln": r"no LN, $\alpha=1$",
     "no_ln_scaled": r"no LN, $\alpha=1/\sqrt{L}$",
 }
+
+
+def shades(values: Iterable[Any]) -> dict[Any, Any]:
+    """A colour for each distinct value, in order: light to dark reads as small to large in grey."""
+    ordered = sorted(set(values))
+    return dict(zip(ordered, sns.color_palette("viridis_r", len(ordered) + 1)[1:], strict=True))
+
+
+def scheme_colours(names: Iterable[str]) -> dict[str, Any]:
+    """Colour by scheme; schemes that have none of their own take the free colours in turn."""
+    used = list(dict.fromkeys(names))
+    free = iter(colour for colour in PALETTE if colour not in SCHEME_COLOUR.values())
+    return {name: SCHEME_COLOUR.get(name) or next(free, "0.5") for name in used}
 
 
 def use() -> None:

@@ -42,6 +42,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 Attention = Literal["softmax", "uniform"]
+Scaled = dict[str, tuple[float | Tensor, Tensor]]  # name: (factor, sum), the norm is their product
 
 _NAMES = ("q", "k", "v", "x")
 # inference_mode below is no_grad with less bookkeeping: 10% of the time of a small network.
@@ -246,7 +247,7 @@ def _from_weights(
     mask: Tensor | None,
     attention: Attention,
     names: Sequence[str],
-) -> dict[str, Tensor]:
+) -> Scaled:
     x, w_q, w_k, w_v = _double(x), _double(w_q), _double(w_k), _double(w_v)
     c = _scale(tau, w_q.shape[-1])
     x_c = _centre(x, mask)
@@ -272,16 +273,17 @@ def _weight_norms(
     c: float | Tensor,
     names: Sequence[str],
     for_input: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> dict[str, Tensor]:
-    """The norms in `names`; *_c are centred, gain = ||dT_j/dW^V||^2 per unit of ||X_j||^2."""
-    norms: dict[str, Tensor] = {}
+) -> Scaled:
+    """The norms in `names`. *_c are centred; gain is d_v, or ||W^O||^2 with an output weight."""
+    norms: Scaled = {}
     inner = {"q": k_c, "k": x_c} if for_input is None else {"q": k_c, "k": x_c, "x": for_input[0]}
     inner = {name: z for name, z in inner.items() if name in names}
     outer = {name: z for name, z in (("q", x), ("k", q)) if name in names}
     if inner:
         gram_t, u, g, removed = _covariance_norms(a, t_c, list(inner.values()))  # (..., n, f)
         if for_input is not None:
-            norms["x"] = _input_norm(a, t_c, gram_t, u, g[..., -1], removed[..., -1], *for_input)
+            sq, cut = g[..., -1], removed[..., -1]
+            norms["x"] = 1.0, _input_norm(a, t_c, gram_t, u, sq, cut, *for_input)
             g, removed = g[..., :-1], removed[..., :-1]
     if outer:
         weight = _stack([vecdot(z, z) for z in outer.values()], -1)  # (..., n, f)
@@ -295,10 +297,11 @@ def _weight_norms(
                 refined = vecdot(weight[..., f], g_f)
                 total[..., f] = torch.where(lost[..., f], refined, total[..., f])
         # rounding can leave a negative of order 1e-16 of the terms
-        total = total.clamp_(min=0.0) * (c * c if isinstance(c, float) else (c * c)[..., 0])
-        norms |= zip(outer, total.unbind(-1), strict=True)
+        total.clamp_(min=0.0)
+        c_sq = c * c if isinstance(c, float) else (c * c)[..., 0, 0]
+        norms |= {name: (c_sq, total[..., f]) for f, name in enumerate(outer)}
     if "v" in names:
-        norms["v"] = gain * torch.linalg.vector_norm(a @ x, dim=(-2, -1)).square()
+        norms["v"] = gain, torch.linalg.vector_norm(a @ x, dim=(-2, -1)).square()
     return norms
 
 
@@ -545,7 +548,7 @@ def _batch_shape(tau: float | Tensor, **tensors: Tensor | None) -> tuple[int, ..
 
 
 def _checked(
-    norms: dict[str, Tensor],
+    scaled: Scaled,
     names: tuple[str, ...],
     batch: tuple[int, ...],
     tau: float | Tensor,
@@ -557,6 +560,8 @@ def _checked(
     A NaN, an infinity or a hidden row always reaches a norm it can affect, so the inputs are
     searched only when a norm is not finite: the check costs nothing on good input.
     """
+    # multiplied outside inference mode, so the results are ordinary tensors
+    norms = {name: scaled[name][0] * scaled[name][1] for name in names}
     if not all(math.isfinite(z.sum() if z.ndim else z) for z in norms.values()):
         if isinstance(tau, Tensor):
             inputs["tau"] = tau
@@ -576,6 +581,4 @@ def _checked(
             f"{largest} has values up to {float(inputs[largest].abs().max()):.3g} and the norms "
             f"overflow float64; rescale {largest}"
         )
-    # the clone is an ordinary tensor, made outside inference mode
-    full = {name: z if z.shape == batch else z.expand(batch) for name, z in norms.items()}
-    return {name: full[name].clone() for name in names}
+    return {name: z if z.shape == batch else z.expand(batch).clone() for name, z in norms.items()}
