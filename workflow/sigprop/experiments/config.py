@@ -10,6 +10,7 @@ from pydantic import Field
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.provenance import code_root
 from sigprop.artifacts.tables import nearest
+from sigprop.experiments.gradients_settings import GradientSettings
 from sigprop.experiments.jacobian_exact_settings import ExactSettings
 from sigprop.experiments.jacobian_settings import JacobianSettings
 from sigprop.experiments.propagation_settings import PropagationSettings
@@ -27,6 +28,7 @@ class Experiments(Block):
     norm_density: PropagationSettings
     width: PropagationSettings
     samplers: PropagationSettings
+    gradients: GradientSettings
     lemma31: JacobianSettings
     jacobian_sweeps: JacobianSettings
     jacobian_grid: JacobianSettings
@@ -70,6 +72,7 @@ TABLES: dict[str, Table] = {
     "norm_density": _FORWARD,
     "width": _FORWARD,
     "samplers": _FORWARD,
+    "gradients": Table("gradients", "gradients_theory", theory_reads_simulation=True),
     "lemma31": _JACOBIAN,
     "jacobian_sweeps": _JACOBIAN,
     "jacobian_grid": _JACOBIAN,

@@ -1,4 +1,4 @@
-"""Settings of the forward-propagation experiments. Imports no torch."""
+"""Settings of the experiments on random encoders, forward and backward. Imports no torch."""
 
 import itertools
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ class Case:
         }
 
 
-class PropagationSettings(Block):
+class EncoderSettings(Block):
     """A sweep over random encoders: the product of all the lists below."""
 
     scheme: Factor[SchemeName] = Field(description="block schemes, see `sigprop list schemes`")
@@ -130,15 +130,6 @@ class PropagationSettings(Block):
         ge=1,
         description="upper limit of n_networks * d_model; at least 8 networks are kept",
     )
-    fixed_input: bool = Field(
-        default=False, description="true: one input for all networks; false: one each"
-    )
-    record: int | Literal["all", "last"] = Field(
-        default="all", description="layers kept: all, last, or this many evenly spaced"
-    )
-    quantities: Factor[
-        Literal["cos_mean", "sum_sq_norm", "sum_inner", "rank_residual", "attention_entropy"]
-    ] = Field(description="what is measured at each kept layer")
     dtype: Literal["float32", "float64"] = Field(
         default="float32", description="of the simulation; measurements are float64 always"
     )
@@ -156,17 +147,10 @@ class PropagationSettings(Block):
                 f"rho={self.rho} is below -1/(n_tokens-1)={lowest:.6g}, the least correlation "
                 f"that {self.n_tokens} tokens can share"
             )
-        if "attention_entropy" in self.quantities and set(self.attention) == {"uniform"}:
-            raise ValueError(
-                "quantities=attention_entropy needs softmax attention; the entropy of uniform "
-                "attention is ln(n_tokens) by definition"
-            )
         if self.weights != "gaussian" and "law" in self.sampler:
             raise ValueError(
                 f"sampler=law needs weights=gaussian, not {self.weights}; use sampler=explicit"
             )
-        if isinstance(self.record, int) and self.record < 2:
-            raise ValueError(f"record={self.record} is too few; use 'last' or a number >= 2")
         return self
 
     def cases(self) -> Iterator[Case]:
@@ -213,6 +197,31 @@ class PropagationSettings(Block):
                 rho=self.rho,
                 n_networks=networks,
             )
+
+
+class PropagationSettings(EncoderSettings):
+    """A sweep of forward passes: which encoders, and what is kept of them."""
+
+    fixed_input: bool = Field(
+        default=False, description="true: one input for all networks; false: one each"
+    )
+    record: int | Literal["all", "last"] = Field(
+        default="all", description="layers kept: all, last, or this many evenly spaced"
+    )
+    quantities: Factor[
+        Literal["cos_mean", "sum_sq_norm", "sum_inner", "rank_residual", "attention_entropy"]
+    ] = Field(description="what is measured at each kept layer")
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if "attention_entropy" in self.quantities and set(self.attention) == {"uniform"}:
+            raise ValueError(
+                "quantities=attention_entropy needs softmax attention; the entropy of uniform "
+                "attention is ln(n_tokens) by definition"
+            )
+        if isinstance(self.record, int) and self.record < 2:
+            raise ValueError(f"record={self.record} is too few; use 'last' or a number >= 2")
+        return self
 
     def layers(self, depth: int) -> list[int]:
         """The layers to keep: 0 is the input, `depth` the last block's output."""
