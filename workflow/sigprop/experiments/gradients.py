@@ -1,7 +1,5 @@
 """Gradients of a random linear read-out through random encoders, layer by layer."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 

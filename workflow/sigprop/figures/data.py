@@ -100,6 +100,22 @@ def curve(table: pd.DataFrame, quantity: str) -> Curve:
     )
 
 
+def geometric_curve(table: pd.DataFrame, quantity: str, theory: str | None = None) -> Curve:
+    """Geometric mean over networks by layer, with its 95 % bootstrap band.
+
+    For positive quantities that range over decades. `theory` names a theory quantity that has one
+    value per network and layer; its geometric mean is the theory curve.
+    """
+    layer, values = networks(table, quantity)
+    mean, low, high = (np.exp(v) for v in bootstrap_mean(np.log(values)))
+    expected = np.empty(0)
+    if theory is not None:
+        rows = choose(table, quantity=theory, source="theory")
+        wide = rows.pivot(index="seed", columns="layer", values="value").sort_index(axis=1)
+        expected = np.exp(np.log(wide.to_numpy(dtype=np.float64)).mean(0))
+    return Curve(layer, mean, low, high, len(values), layer[: len(expected)], expected)
+
+
 def complement(curve: Curve) -> Curve:
     """1 - curve, for logarithmic axes near 1."""
     return replace(

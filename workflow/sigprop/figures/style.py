@@ -105,12 +105,15 @@ def legend(
     *,
     theory: bool = True,
     linestyles: dict[str, Any] | None = None,
+    markers: dict[str, str] | None = None,
     **options: Any,
 ) -> None:
     """A legend of colours, plus how to tell theory from simulation."""
     handles = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     for name, linestyle in (linestyles or {}).items():
         handles.append(Line2D([], [], color="0.25", linestyle=linestyle, label=name))
+    for name, marker in (markers or {}).items():
+        handles.append(Line2D([], [], color="0.25", marker=marker, linestyle="", label=name))
     if theory:
         handles += [
             Line2D([], [], color="0.25", label="simulation, 95 % band"),
