@@ -24,6 +24,9 @@ from sigprop.models.encoder import EncoderConfig, make_sampler, stream
 from sigprop.models.schemes import SCHEMES
 
 SCHEME = SCHEMES["no_ln_scaled"]
+# Layers per timed run drawn in law: the way into coordinates is paid once per network, not per
+# layer. Explicit weights cost the same in every layer, so one is enough.
+LAW_LAYERS = 4
 KINDS = {
     "random numbers": ("normal_", "uniform_", "_standard_gamma"),
     "factorization": ("geqrf", "triu", "linalg_qr"),
@@ -74,7 +77,7 @@ def compare(n_tokens: int, d_model: int, repeats: int) -> dict[str, list[float]]
     few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
     x = draw_input(many, n_tokens, d_model, 0)
     ways: dict[str, tuple[int, Callable[[int], None]]] = {
-        "law": (many, lambda seed: forward(x, 1, "law", seed)),
+        "law": (many, lambda seed: forward(x, LAW_LAYERS, "law", seed)),
         "explicit": (few, lambda seed: forward(x[:few], 1, "explicit", seed)),
         "plain": (few, lambda seed: plain_loop(x[:few], 1, seed)),
     }
@@ -82,10 +85,12 @@ def compare(n_tokens: int, d_model: int, repeats: int) -> dict[str, list[float]]
     for repeat in range(repeats + 1):
         for way, (n_networks, work) in ways.items():
             # Law is short: average several runs so that all three span a similar time.
-            runs = max(1, round(few * 5 * d_model / (3 * n_tokens) / many)) if way == "law" else 1
+            layers = LAW_LAYERS if way == "law" else 1
+            networks = few * 5 * d_model / (3 * n_tokens) / layers
+            runs = max(1, round(networks / many)) if way == "law" else 1
             elapsed = seconds(lambda w=work, r=runs, s=repeat: [w(s) for _ in range(r)] and None)
             if repeat:  # the first is a warm-up
-                times[way].append(elapsed / (runs * n_networks))
+                times[way].append(elapsed / (runs * n_networks * layers))
     return times
 
 
@@ -101,7 +106,7 @@ def shares(n_tokens: int, d_model: int, sampler: str) -> dict[str, float]:
     x = draw_input(n_networks, n_tokens, d_model, 1)
     forward(x, 1, sampler, 0)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        forward(x, 1 if d_model > 2048 else 2, sampler, 0)
+        forward(x, LAW_LAYERS if sampler == "law" else 1, sampler, 0)
     events = {e.key.removeprefix("aten::"): e.self_cpu_time_total for e in profiler.key_averages()}
     total = sum(events.values())
     found = {

@@ -8,9 +8,8 @@ from pathlib import Path
 # This checkout's code, whatever is installed.
 sys.path.insert(0, f"{workflow.basedir}/workflow")
 
-from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
-from sigprop.artifacts.tables import nearest
 from sigprop.experiments.config import TABLES, parts, scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
 from sigprop.experiments.config import validate as _validate

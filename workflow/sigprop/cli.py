@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop import __version__
-from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import write_json
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> None:
     from sigprop.artifacts.provenance import Clock
-    from sigprop.artifacts.tables import nearest, write_table
+    from sigprop.artifacts.tables import write_table
     from sigprop.experiments.config import TABLES, load
     from sigprop.experiments.context import Context
     from sigprop.experiments.settings import parse

@@ -1,8 +1,6 @@
 """Tidy tables: one value a row, parquet on disk, checked on write and on read."""
 
-import difflib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +118,3 @@ def _snakemake(path: str | Path) -> str:
     if last[:1] != ("results",):
         return f"snakemake {path} --cores all"
     return f"snakemake {Path(*last)} --cores all --config preset={last[1]}"
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest of `known`, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""

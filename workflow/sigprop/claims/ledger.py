@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import sha256, write_json, write_text
-from sigprop.artifacts.tables import nearest, read_table
+from sigprop.artifacts.tables import read_table
 from sigprop.claims import noci2022, noci2022_depth, noci2022_gradients
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, together
@@ -52,7 +52,8 @@ def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
     except ValueError as error:
         # Settings of the user's own may leave out a case that the rule reads.
         return Record(claim, "not run", [], f"the tables lack what the rule reads ({error})")
-    return Record(claim, together(checked), checked, "")
+    reason = "" if checked else "no case of the tables meets the rule's condition"
+    return Record(claim, together(checked), checked, reason)
 
 
 def load_tables(names: Iterable[str], data: str) -> dict[str, pd.DataFrame]:

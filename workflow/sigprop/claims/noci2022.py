@@ -45,7 +45,7 @@ def _scaled(tables: Tables, activation: str, attention: str, depth: int) -> pd.D
 
 
 def _n13(tables: Tables) -> list[Part]:
-    rows = _scaled(tables, "linear", "uniform", 200)
+    rows = tables["depth_limit"]
     c = curve(rows, "rho_ratio")
     limit = theory_at(rows, "rho_ratio_limit", 200)
     value, low, high = c.mean[-1], c.low[-1], c.high[-1]
@@ -247,7 +247,7 @@ CLAIMS = (
         "With alpha^2 = 1/L the correlation tends to a limit below 1, from below.",
         "At L = 200, uniform attention, linear: the 95 % interval of rho_ratio inside "
         "limit ± 0.02, and rho_ratio at most the limit plus half its interval.",
-        ("deep",),
+        ("depth_limit",),
         ("fig09",),
         "laptop",
         _n13,

@@ -1,15 +1,15 @@
 """The whole configuration as one checked record, and the presets. Imports no torch."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field
 
-from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.provenance import code_root
-from sigprop.artifacts.tables import nearest
 from sigprop.experiments.gradients_settings import GradientSettings
 from sigprop.experiments.jacobian_exact_settings import ExactSettings
 from sigprop.experiments.jacobian_settings import JacobianSettings
@@ -25,6 +25,7 @@ class Experiments(Block):
     pre_ln_depth: PropagationSettings
     correlation: PropagationSettings
     deep: PropagationSettings
+    depth_limit: PropagationSettings
     norm_density: PropagationSettings
     width: PropagationSettings
     samplers: PropagationSettings
@@ -69,6 +70,7 @@ TABLES: dict[str, Table] = {
     "pre_ln_depth": _FORWARD,
     "correlation": _FORWARD,
     "deep": _FORWARD,
+    "depth_limit": _FORWARD,
     "norm_density": _FORWARD,
     "width": _FORWARD,
     "samplers": _FORWARD,
@@ -155,17 +157,28 @@ def scaled_down(config: Config, tables: list[str]) -> str:
     """How `tables` of `config` differ from the paper preset, in words; empty when they do not."""
     if config.preset == "paper":
         return ""
-    here, there = config.experiments, load("paper").experiments
-    parts = []
+    here, there = config.experiments, _paper().experiments
+    words: list[str] = []
     for table in tables:
-        ours = getattr(here, table).model_dump()
-        theirs = getattr(there, table).model_dump()
-        parts += [
-            f"{key} {_short(theirs[key])} → {_short(ours[key])}"
-            for key in ours
-            if ours[key] != theirs[key]
-        ]
-    return ", ".join(dict.fromkeys(parts))
+        words += _differences(getattr(here, table).model_dump(), getattr(there, table).model_dump())
+    return ", ".join(dict.fromkeys(words))
+
+
+@cache
+def _paper() -> Config:
+    return load("paper")
+
+
+def _differences(ours: dict[str, Any], theirs: dict[str, Any], where: str = "") -> list[str]:
+    """`key theirs → ours` for every setting that differs, blocks inside blocks included."""
+    words = []
+    for key, value in ours.items():
+        other = theirs[key]
+        if isinstance(value, dict) and isinstance(other, dict):
+            words += _differences(value, other, "" if key == "grids" else f" ({key})")
+        elif value != other:
+            words.append(f"{key} {_short(other)} → {_short(value)}{where}")
+    return words
 
 
 def _short(value: Any) -> str:

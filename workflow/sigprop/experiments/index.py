@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from sigprop.artifacts.errors import nearest
 from sigprop.artifacts.provenance import code_root
-from sigprop.artifacts.tables import nearest
 from sigprop.experiments.config import TABLES, read_yaml
 from sigprop.experiments.settings import Block, Preset, parse
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from sigprop.artifacts.tables import nearest
+from sigprop.artifacts.errors import nearest
 from sigprop.experiments.settings import Block, Factor
 from sigprop.models.schemes import SCHEMES, Scheme, Strength
 

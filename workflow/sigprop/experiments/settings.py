@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sigprop.artifacts.errors import UserError
-from sigprop.artifacts.tables import nearest
+from sigprop.artifacts.errors import UserError, nearest
 
 T = TypeVar("T")
 

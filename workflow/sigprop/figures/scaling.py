@@ -52,13 +52,16 @@ class PowerLaw:
     y: Array
 
 
-def power_law(points: pd.DataFrame, name: str) -> PowerLaw:
-    """Weighted least squares of ln `name` on ln width, over widths where its interval excludes 0.
+def power_law(points: pd.DataFrame, name: str, *, from_width: int = 100) -> PowerLaw:
+    """Weighted least squares of ln `name` on ln width.
+
+    Used are widths of at least `from_width`, well above the number of tokens, where the interval
+    of `name` excludes 0.
 
     Weights come from the bootstrap intervals. The interval of the exponent is Student's, scaled
     by the residuals; NaN with fewer than three usable widths.
     """
-    used = points[points[f"{name}_low"] > 0]
+    used = points[(points[f"{name}_low"] > 0) & (points["width"] >= from_width)]
     if len(used) < 3:
         empty = np.empty(0)
         return PowerLaw(np.nan, np.nan, np.nan, len(used), empty, empty)

@@ -13,6 +13,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 
 from sigprop.artifacts.files import atomic_path
 from sigprop.figures.data import Curve
@@ -125,6 +126,7 @@ def legend(
 def letter(axes: Any) -> None:
     """Number the panels a, b, c ... at the upper left, outside the axes."""
     for index, ax in enumerate(axes):
+        ax.yaxis.set_minor_formatter(NullFormatter())  # within a decade, ticks without numbers
         ax.set_title(f"{chr(97 + index)}  {ax.get_title()}", loc="left", fontsize="medium")
         ax.set_title("", loc="center")
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sigprop.models.block import ATTENTIONS, Attention, block
+from sigprop.models.block import ATTENTIONS, Attention, block, layer_norm
+from sigprop.models.coordinates import CoordinateSampler, coordinates_fit
 from sigprop.models.samplers import (
     DISTRIBUTIONS,
     Distribution,
@@ -65,9 +66,23 @@ class EncoderConfig:
         """d_F, with the default filled in."""
         return self.d_model if self.d_ff is None else self.d_ff
 
+    def fans(self, family: str) -> tuple[int, int]:
+        """(fan_in, fan_out) of the weights of `family`, heads together."""
+        d = self.d_model
+        return {"ff1": (d, self.hidden), "ff2": (self.hidden, d)}.get(family, (d, d))
+
 
 class LayerState(NamedTuple):
-    """layer: 0 (the input) to L. x: (B, ..., n, d). attention: (B, ..., h, n, n) or None."""
+    """State of the networks after a layer.
+
+    Attributes:
+        layer: 0 (the input) to L.
+        x: (B, ..., n, m), the residual stream. With a `CoordinateSampler` m = n + 1: coordinates of
+            the tokens in some orthonormal frame, which changes from layer to layer. Inner products
+            and norms are those of the tokens, single features have no meaning. With every other
+            sampler m = d_model.
+        attention: (B, ..., h, n, n) or None.
+    """
 
     layer: int
     x: Tensor
@@ -79,12 +94,15 @@ def make_sampler(
 ) -> Sampler:
     """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`.
 
-    `sequences` is the number of sequences that share one network's weights.
+    `sequences` is the number of sequences that share one network's weights. Draws in law keep the
+    stream in coordinates when there is one sequence and d_model has room for them.
     """
-    rows = config.n_tokens * sequences
-    if choose_sampler(name, rows, config.d_model, config.distribution) == "law":
-        return LawSampler(generator)
-    return ExplicitSampler(generator, config.distribution)
+    n, d = config.n_tokens, config.d_model
+    if choose_sampler(name, n * sequences, d, config.distribution) == "explicit":
+        return ExplicitSampler(generator, config.distribution)
+    if sequences == 1 and coordinates_fit(n, d):
+        return CoordinateSampler(generator, n, d, config.n_heads, config.activation)
+    return LawSampler(generator)
 
 
 @torch.inference_mode()
@@ -106,12 +124,14 @@ def stream(
         x: (B, ..., n_tokens, d_model), float32 or float64, which is also the dtype of the
             computation. One network per entry of the first dimension.
         config, scheme: shape and scheme of the networks.
-        sampler: draws fresh weights for every block.
+        sampler: draws fresh weights for every block. A `CoordinateSampler` made for this config
+            yields coordinates, see `LayerState`; for several sequences per network it draws
+            products like `LawSampler`.
         mask: see `models.block.block`.
         keep_attention: yield the attention probabilities of each layer from 1 on.
 
     Raises:
-        ValueError: x does not fit the config.
+        ValueError: x or the sampler does not fit the config.
         FloatingPointError: activations became infinite or NaN.
     """
     if x.ndim < 3 or x.shape[-2:] != (config.n_tokens, config.d_model):
@@ -121,18 +141,32 @@ def stream(
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"x must be float32 or float64, got {x.dtype}")
 
+    coordinates: CoordinateSampler | None = None
+    if isinstance(sampler, CoordinateSampler):
+        if sampler.activation != config.activation:
+            raise ValueError(
+                f"the sampler was made for activation {sampler.activation!r}, the config has "
+                f"{config.activation!r}: use make_sampler with this config"
+            )
+        if x.ndim == 3:
+            coordinates = sampler
+            x = coordinates.enter(x)
+        else:
+            sampler = sampler.products
+
     def project(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
-        d_in = z.shape[-1]
-        families = {
-            family: (width, scheme.variance(family, d_in, width, config.activation))
-            for family, width in widths.items()
-        }
+        # The model's widths: in coordinates the block sees fewer columns.
+        families = {}
+        for family in widths:
+            fan_in, fan_out = config.fans(family)
+            variance = scheme.variance(family, fan_in, fan_out, config.activation)
+            families[family] = (fan_out, variance)
         return sampler.project(z, families, config.n_heads)
 
     yield LayerState(0, x, None)
     for layer in range(1, config.depth + 1):
         x, attention = block(
-            x,
+            coordinates.extend(x) if coordinates else x,
             project,
             scheme,
             config.depth,
@@ -142,7 +176,9 @@ def stream(
             attention=config.attention,
             mask=mask,
             keep_attention=keep_attention,
+            norm=coordinates.norm if coordinates else layer_norm,
         )
+        x = coordinates.compress(x) if coordinates else x
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
             raise FloatingPointError(
                 f"activations of scheme {scheme.name!r} are not finite at layer {layer} of "

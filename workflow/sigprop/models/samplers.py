@@ -22,6 +22,8 @@ common rotation of head space leaves alone. So the stacked rows [G^K; G^Q] (2r, 
 replaced by the triangular factor T of their Gram matrix (Bartlett: T_ii^2 chi-squared with
 d_k - i degrees of freedom, i = 0, 1, ..., iid N(0, 1) below the diagonal), and q, k come back with
 2r columns instead of d_k.
+
+`models.coordinates` goes on from here and keeps the residual stream itself without its d features.
 """
 
 import math
@@ -169,7 +171,7 @@ class LawSampler:
         return tuple(products[family] for family in families)
 
 
-def row_factor(x: Tensor) -> Tensor:
+def row_factor(x: Tensor, reference: int = 0) -> Tensor:
     """A factor F with F F^T = X X^T, (B, r, d) -> (B, r, r) for r <= d, same dtype.
 
     Rows are referred to row 0, Y_0 = X_0 and Y_i = X_i - X_0, and F is read off a QR of Y^T:
@@ -180,16 +182,20 @@ def row_factor(x: Tensor) -> Tensor:
     relative to the spread of the tokens and not to their norm: nearly equal rows keep their
     differences and equal rows stay equal. Columns come in reverse order, so that a product F G adds
     the large common term last and rounds it once.
+
+    Rows before `reference` stand for themselves, and the rows after it are referred to it. Row 0
+    has only its last coordinate.
     """
+    first = reference + 1
     triangles = []
     for part in x.split(QR_PANEL, dim=-1):  # panels of features fit in the cache
-        y = part - part[:, :1]
-        y[:, 0] = part[:, 0]
+        y = part - part[:, reference:first]
+        y[:, :first] = part[:, :first]
         triangles.append(_triangle(y.mT))
     # Stacking the triangles of all panels keeps the Gram matrix: sum_p R_p^T R_p = Y Y^T.
     t = triangles[0] if len(triangles) == 1 else _triangle(torch.cat(triangles, dim=1))
     f = t.mT  # (B, r, r)
-    f[:, 1:, 0] += f[:, :1, 0]
+    f[:, first:, :first] += f[:, reference:first, :first]
     return f.flip(-1)
 
 

@@ -1,0 +1,531 @@
+"""Decision rules, the ledger, and each claim on made-up tables: one where it holds, one not."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sigprop.artifacts.errors import UserError
+from sigprop.artifacts.files import sha256
+from sigprop.artifacts.tables import write_table
+from sigprop.claims import ledger
+from sigprop.claims.claim import Claim
+from sigprop.claims.ledger import Record, all_claims, evaluate, load_tables, markdown, read_verdicts
+from sigprop.claims.rules import Part, above, below, together, within, z_test
+from sigprop.experiments.config import TABLES
+from sigprop.experiments.index import figures
+from sigprop.experiments.propagation_schema import SCHEMA
+from sigprop.experiments.settings import PRESETS
+
+Rows = Callable[..., pd.DataFrame]
+NAN = math.nan
+CLAIMS = all_claims()
+
+# ---------------------------------------------------------------- decision rules
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.95, 1.05, "reproduced"),
+        (0.9, 1.1, "reproduced"),
+        (0.85, 1.05, "inconclusive"),
+        (0.95, 1.2, "inconclusive"),
+        (0.8, 1.2, "inconclusive"),
+        (1.15, 1.2, "not reproduced"),
+        (0.7, 0.85, "not reproduced"),
+        (NAN, NAN, "inconclusive"),
+    ],
+)
+def test_within(low: float, high: float, verdict: str) -> None:
+    assert within("x", 1.0, low, high, 1.0, 0.1 + 1e-12, 5).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_above", "is_below"),
+    [
+        (0.6, 0.7, "reproduced", "not reproduced"),
+        (0.4, 0.6, "inconclusive", "inconclusive"),
+        (0.3, 0.4, "not reproduced", "reproduced"),
+        (0.5, 0.6, "inconclusive", "not reproduced"),
+        (0.4, 0.5, "not reproduced", "inconclusive"),
+        (NAN, NAN, "inconclusive", "inconclusive"),
+    ],
+)
+def test_above_and_below(low: float, high: float, is_above: str, is_below: str) -> None:
+    assert above("x", 0.5, low, high, 0.5, 5).verdict == is_above
+    assert below("x", 0.5, low, high, 0.5, 5).verdict == is_below
+
+
+@pytest.mark.parametrize(
+    ("values", "theory", "verdict"),
+    [
+        ([1.001, 0.999] * 50, 1.0, "reproduced"),
+        ([1.001, 0.999] * 50, 1.0003, "reproduced"),  # 3 standard errors
+        ([1.001, 0.999] * 50, 1.0004, "not reproduced"),  # 4
+        ([1.2, 0.8] * 50, 1.0, "inconclusive"),  # standard error 2 %
+        ([1.2, 0.8] * 50, 2.0, "not reproduced"),
+        ([NAN, 1.0] * 50, 1.0, "inconclusive"),
+        ([-1.001, -0.999] * 50, -1.0, "reproduced"),
+    ],
+)
+def test_z_test(values: list[float], theory: float, verdict: str) -> None:
+    assert z_test("x", values, theory).verdict == verdict
+
+
+def test_z_test_reports_ratio_and_interval() -> None:
+    sample = np.random.default_rng(0).normal(2.0, 0.1, 400)
+    part = z_test("x", sample, 2.0)
+    half = 1.96 * sample.std(ddof=1) / 20 / 2
+    assert part.value == pytest.approx(sample.mean() / 2, rel=1e-12)
+    assert (part.low, part.high) == pytest.approx((part.value - half, part.value + half), rel=1e-12)
+    assert part.n == 400
+
+
+def test_the_z_limit_has_its_nominal_error_rate() -> None:
+    """P(|z| > 3.5) = 4.7e-4: of 4000 true statements about 2 are rejected, not 0.2 nor 20."""
+    rng = np.random.default_rng(1)
+    parts = [z_test("x", rng.normal(1, 0.1, 200), 1.0) for _ in range(4000)]
+    assert sum(part.verdict == "not reproduced" for part in parts) <= 10
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        (["reproduced", "reproduced"], "reproduced"),
+        (["reproduced", "inconclusive"], "inconclusive"),
+        (["reproduced", "inconclusive", "not reproduced"], "not reproduced"),
+        (["not run", "not reproduced"], "not run"),
+        ([], "not run"),
+    ],
+)
+def test_together(verdicts: list, verdict: str) -> None:
+    assert together([Part("x", 0, 0, 0, "", v, 1) for v in verdicts]) == verdict
+
+
+# ---------------------------------------------------------------- the index of claims
+
+
+@pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.id)
+def test_every_figure_has_known_claims_or_a_reason_for_none(figure) -> None:
+    if isinstance(figure.claims, str):
+        assert figure.claims.startswith("none: ") and len(figure.claims) > len("none: ")
+    else:
+        assert figure.claims and set(figure.claims) <= set(CLAIMS)
+
+
+def test_claims_and_figures_name_each_other() -> None:
+    listed = {
+        (name, figure.id)
+        for figure in figures()
+        if isinstance(figure.claims, list)
+        for name in figure.claims
+    }
+    assert listed == {(claim.id, name) for claim in CLAIMS.values() for name in claim.figures}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.id)
+def test_a_claim_says_what_it_reads_and_where(claim: Claim) -> None:
+    assert set(claim.tables) <= set(TABLES) and claim.tables
+    assert claim.smallest_preset in PRESETS
+    assert claim.statement.endswith(".") and claim.rule.endswith(".") and claim.place
+
+
+# ---------------------------------------------------------------- each claim
+#
+# One builder per claim: the tables it reads, made up so that it holds, or fails in the way named.
+
+RNG = np.random.default_rng(20220607)
+N_TOKENS = 16
+
+
+def _noisy(means: object, spread: float, networks: int = 400) -> np.ndarray:
+    """(networks, layers) numbers around `means` (layers,), with exactly those means."""
+    noise = RNG.standard_normal((networks, np.size(means)))
+    return np.asarray(means) + spread * (noise - noise.mean(0))
+
+
+def _sums(rows: Rows, rho: float, layers: list[int], **factors: object) -> list[pd.DataFrame]:
+    """T and C of networks whose ratio of sums is `rho`."""
+    t = _noisy([1.0] * len(layers), 0.1)
+    c = t * (1 + (N_TOKENS - 1) * rho)
+    return [rows("sum_sq_norm", t, layers, **factors), rows("sum_inner", c, layers, **factors)]
+
+
+def _moments(rows: Rows, factor: float = 1.0, shift: float = 0.0) -> dict[str, pd.DataFrame]:
+    """Sums that are `factor` times what theory says, and a correlation that is `shift` off."""
+    frames = []
+    for scheme, depth in (("no_ln", 6), ("no_ln_scaled", 12), ("no_ln_scaled", 48)):
+        at = {"scheme": scheme, "depth": depth}
+        layers, rho = [depth // 2, depth], 0.4
+        frames += _sums(rows, rho + shift, layers, **at)
+        for quantity, value in (("sum_sq_norm", 1.0), ("sum_inner", 1 + (N_TOKENS - 1) * rho)):
+            theory = [value / factor, value / factor]
+            frames.append(rows(quantity, theory, layers, source="theory", **at))
+        frames.append(rows("rho_ratio", [rho, rho], layers, source="theory", **at))
+    return {"moments": pd.concat(frames, ignore_index=True)}
+
+
+def _n13(rows: Rows, shift: float) -> dict[str, pd.DataFrame]:
+    at = {"activation": "linear", "attention": "uniform", "depth": 200, "alpha_attn": 200**-0.5}
+    limit = rows("rho_ratio_limit", [0.6], [200], source="theory", **at)
+    return {"depth_limit": pd.concat([*_sums(rows, 0.6 + shift, [200], **at), limit])}
+
+
+def _n14(rows: Rows, cosines: list[float]) -> dict[str, pd.DataFrame]:
+    return {"post_ln_depth": rows("cos_mean", _noisy(cosines, 0.01), [4, 12], scheme="post_ln")}
+
+
+def _n15(rows: Rows, cosines: tuple[float, float, float]) -> dict[str, pd.DataFrame]:
+    frames = []
+    for activation in ("relu", "linear"):
+        for depth, cosine in zip((12, 50, 100), cosines, strict=True):
+            at = {"activation": activation, "alpha_attn": depth**-0.5}
+            frames.append(rows("cos_mean", _noisy([cosine], 0.02), [depth], **at))
+            frames.append(rows("cos_mean_limit", [0.6], [depth], source="theory", **at))
+    return {"deep": pd.concat(frames)}
+
+
+def _n16(rows: Rows, uniform: float, softmax: float) -> dict[str, pd.DataFrame]:
+    """Simulations that are off the map by `uniform` and by `softmax`."""
+    layers, frames = [0, 1, 4, 12, 24, 48], []
+    curve = np.linspace(0.1, 0.9, 6)
+    for scheme in ("no_ln_scaled", "post_ln", "pre_ln"):
+        for attention, off in (("uniform", uniform), ("softmax", softmax)):
+            at = {"scheme": scheme, "attention": attention}
+            frames.append(rows("cos_mean", _noisy(curve + off, 0.02), layers, **at))
+            frames.append(rows("cos_mean", curve, layers, source="theory", **at))
+    return {"correlation": pd.concat(frames)}
+
+
+def _n17(rows: Rows, factor: float) -> dict[str, pd.DataFrame]:
+    layers = np.arange(20)
+    distance = 0.9 * factor**layers * np.exp(0.1 * RNG.standard_normal((50, 20)))
+    table = rows("cos_mean", 1 - np.minimum(distance, 1), [*layers], scheme="post_ln")
+    return {"correlation": table}
+
+
+def _n18(rows: Rows, exponent: float, ratio: float) -> dict[str, pd.DataFrame]:
+    frames = []
+    for attention in ("softmax", "uniform"):
+        at = {"scheme": "pre_ln", "attention": attention, "depth": 48}
+        frames += [
+            rows("cos_mean", _noisy([1 - 0.2 * ratio], 0.01), [48], **at),
+            rows("cos_mean", [0.8], [48], source="theory", **at),
+            rows("collapse_exponent", [exponent], [20000], source="theory", **at),
+        ]
+    return {"correlation": pd.concat(frames)}
+
+
+def _norms(rows: Rows, sigma_of_log: dict, shift: dict) -> dict[str, pd.DataFrame]:
+    """Norms with ln||X||^2 normal: its spread by depth, its shift between attentions by sigma_x."""
+    frames = []
+    for depth, sigma in sigma_of_log.items():
+        for scheme in ("no_ln", "no_ln_scaled"):
+            for sigma_x, gap in shift.items():
+                # The same quantiles for both, so that the distance is what `gap` makes it.
+                grid = (np.arange(1000) + 0.5) / 1000
+                log = sigma * np.log(grid / (1 - grid))
+                for attention, off in (("softmax", gap), ("uniform", 0.0)):
+                    values = np.exp(RNG.permutation(log)[:, None] + off)
+                    at = {"scheme": scheme, "attention": attention, "sigma_x": sigma_x}
+                    frames.append(rows("sum_sq_norm", values, [depth], **at))
+    return {"norm_density": pd.concat(frames)}
+
+
+def _cells(quantity: str, values: object, *, theory: bool = False, **factors: object):
+    """Rows of one cell of an attention-Jacobian table."""
+    values = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    some = {"grid": "g", "check": "c", "attention": "softmax", "n_tokens": 8, "d_model": 8}
+    some |= {"d_k": 8, "d_v": 8, "sigma_x": 1.0, "rho": 0.0, "tau": 1.0} | factors
+    frame = pd.DataFrame({"value": values, "seed": np.arange(len(values))}).assign(**some)
+    frame["seed"] = pd.array([pd.NA] * len(frame) if theory else frame["seed"], dtype="Int64")
+    return frame.assign(quantity=quantity, source="theory" if theory else "simulation")
+
+
+def _mean(mean: float, networks: int = 400) -> np.ndarray:
+    """Numbers with exactly this mean and a standard error of 0.25 % of it."""
+    return mean * _noisy([1.0], 0.05, networks)[:, 0]
+
+
+def _exact(size: float, **numbers: float) -> dict[str, pd.DataFrame]:
+    """The instrument's differences, all `size` but for those named."""
+    checks = {f"relative_difference_{family}": "jacrev" for family in "qkvx"}
+    checks |= {f"ratio_to_value_{family}": "equal_tokens" for family in "qk"}
+    checks |= {"relative_difference_closed_form_v": "equal_tokens"}
+    checks |= {f"relative_difference_tau_{what}": "temperature" for what in ("squared_q", "v")}
+    frames = [
+        _cells(quantity, [0.0, numbers.get(quantity, size)], check=check)
+        for quantity, check in checks.items()
+    ]
+    return {"jacobian_exact": pd.concat(frames)}
+
+
+def _lemma31(grids: str, families: str, factor: float = 1.0, **theory: float):
+    """Means that are `factor` times what theory says of the inputs, V exact; more theory at will."""
+    frames = []
+    for grid in grids.split():
+        for family in families:
+            given = "jacobian_" + family + ("" if grid.startswith("gaussian") else "_given_x")
+            exact = family == "v" and grid.startswith("fixed")
+            values = np.ones(50) if exact else _mean(factor)
+            frames.append(_cells(f"jacobian_{family}", values, grid=grid))
+            frames.append(_cells(given, 1.0, theory=True, grid=grid))
+        frames += [_cells(name, value, theory=True, grid=grid) for name, value in theory.items()]
+    return {"lemma31": pd.concat(frames)}
+
+
+FIXED, GAUSSIAN = "fixed_a fixed_b fixed_c fixed_d", " ".join(f"gaussian_{x}" for x in "abcdef")
+
+
+def _n07(power: float) -> dict[str, pd.DataFrame]:
+    frames = []
+    for sigma_x in (0.05, 0.07, 0.1, 0.14, 0.2):
+        at = {"grid": "sigma_x", "rho": 0.2, "sigma_x": sigma_x}
+        frames.append(_cells("jacobian_q", _mean(sigma_x ** (2 * power)), **at))
+        frames.append(_cells("jacobian_v", _mean(sigma_x**2), **at))
+    return {"jacobian_sweeps": pd.concat(frames)}
+
+
+def _n08(sign: float) -> dict[str, pd.DataFrame]:
+    frames = []
+    for rho in (0.0, 0.4, 0.8):
+        at = {"grid": "rho", "rho": rho, "sigma_x": 0.5}
+        frames.append(_cells("jacobian_q", _mean(np.exp(-sign * rho)), **at))
+        frames.append(_cells("jacobian_v", _mean(np.exp(rho)), **at))
+    return {"jacobian_sweeps": pd.concat(frames)}
+
+
+def _n09(*factors: float) -> dict[str, pd.DataFrame]:
+    """Ratios to theory of cells, one factor for each."""
+    frames = []
+    for n_tokens, factor in enumerate(factors, start=2):
+        at = {"grid": "unit_norm", "n_tokens": n_tokens}
+        for family in "qv":
+            frames.append(_cells(f"jacobian_{family}", _mean(factor), **at))
+            frames.append(_cells(f"jacobian_{family}", 1.0, theory=True, **at))
+    return {"jacobian_grid": pd.concat(frames)}
+
+
+def _n10(*gaps: float) -> dict[str, pd.DataFrame]:
+    """|ln(Q / theory)| at five sizes of the input."""
+    frames = []
+    for sigma_x, gap in zip((0.125, 0.3, 0.7, 1.0, 1.5), gaps, strict=True):
+        at = {"grid": "sigma_x", "rho": 0.0, "sigma_x": sigma_x, "d_model": 64}
+        frames.append(_cells("jacobian_q", _mean(np.exp(-gap)), **at))
+        frames.append(_cells("jacobian_q", 1.0, theory=True, **at))
+    return {"jacobian_sweeps": pd.concat(frames)}
+
+
+def _balance(uniform: float, softmax: float) -> dict[str, pd.DataFrame]:
+    frames = []
+    for grid, ratio in (("uniform", uniform), ("softmax", softmax)):
+        for sigma_x in (0.3, 0.5):
+            at = {"grid": grid, "rho": 0.2 if grid == "softmax" else sigma_x, "sigma_x": sigma_x}
+            frames.append(_cells("jacobian_q", _mean(ratio), **at))
+            frames.append(_cells("jacobian_v", _mean(1.0), **at))
+    return {"balance": pd.concat(frames)}
+
+
+def _gradients(rows: Rows, q: dict, v: dict, ratio: float = 1.0) -> dict[str, pd.DataFrame]:
+    """Slopes of log10 of gradients by layer, by scheme; Q norms `ratio` times (7) at depth."""
+    layers, frames = [*range(12)], []
+    for scheme in ("post_ln", "post_ln_scaled", "pre_ln"):
+        at = {"scheme": scheme, "depth": 12}
+        for quantity, slope in (("grad_q", q[scheme]), ("grad_v", v.get(scheme, 0.0))):
+            values = 10 ** _noisy(slope * np.arange(12), 0.05)
+            frames.append(rows("sum_inner", values, layers, **at).assign(quantity=quantity))
+        frames.append(rows("cos_mean", _noisy(1 - 0.5 ** np.arange(12), 1e-6), layers, **at))
+        given = np.exp(RNG.standard_normal((400, 12)))
+        measured = rows("sum_inner", ratio * given, layers, **at)
+        frames.append(measured.assign(quantity="jacobian_q"))
+        theory = rows("sum_inner", given, layers, **at)
+        frames.append(theory.assign(quantity="jacobian_q_given_x", source="theory"))
+    return {"gradients": pd.concat(frames, ignore_index=True)}
+
+
+Q = {"post_ln": -0.6, "pre_ln": -0.2, "post_ln_scaled": 0.0}
+V = {"post_ln": 0.1, "pre_ln": -0.1}
+
+HOLDS = {
+    "N01": lambda rows: _exact(1e-13),
+    "N02": lambda rows: _exact(0.0, relative_difference_closed_form_v=1e-14),
+    "N03": lambda rows: _lemma31(FIXED, "qkv"),
+    "N04": lambda rows: _lemma31(f"{FIXED} collapsed", "x"),
+    "N05": lambda rows: _lemma31("bound", "x", 1.2, jacobian_x_bound_given_x=1.0),
+    "N06": lambda rows: _lemma31(GAUSSIAN, "qv", jacobian_q_independent=1.1),
+    "N07": lambda rows: _n07(3.0),
+    "N08": lambda rows: _n08(1.0),
+    "N09": lambda rows: _n09(1.0, 0.99, 1.02, 1.1),
+    "N10": lambda rows: _n10(0.01, 0.1, 0.2, 0.4, 0.9),
+    "N19": lambda rows: _gradients(rows, Q, V),
+    "N20": lambda rows: _gradients(rows, Q, V),
+    "N21": lambda rows: _gradients(rows, Q, V),
+    "N24": lambda rows: _exact(1e-13) | _balance(1.0, 1.05),
+    "N25": lambda rows: _balance(1.0, 1.0),
+    "N11": lambda rows: _moments(rows),
+    "N12": lambda rows: _moments(rows),
+    "N13": lambda rows: _n13(rows, -0.005),
+    "N14": lambda rows: _n14(rows, [0.8, 0.995]),
+    "N15": lambda rows: _n15(rows, (0.6, 0.61, 0.62)),
+    "N16": lambda rows: _n16(rows, 0.01, -0.04),
+    "N17": lambda rows: _n17(rows, 0.5),
+    "N18": lambda rows: _n18(rows, -0.51, 1.1),
+    "N22": lambda rows: _norms(rows, {1: 1.0, 4: 1.0}, {32**-0.5: 0.0, 1.0: 2.0}),
+    "N23": lambda rows: _norms(rows, {1: 0.1, 4: 0.2, 12: 0.4}, {1.0: 0.0}),
+}
+FAILS = {
+    "N01 one shape": lambda rows: _exact(1e-13, relative_difference_k=1e-6),
+    "N02 query": lambda rows: _exact(0.0, ratio_to_value_q=1e-6),
+    "N02 value": lambda rows: _exact(0.0, relative_difference_closed_form_v=1e-6),
+    "N03 by 5 %": lambda rows: _lemma31(FIXED, "qkv", 1.05),
+    "N04 by 5 %": lambda rows: _lemma31(f"{FIXED} collapsed", "x", 0.95),
+    "N05 bound holds": lambda rows: _lemma31("bound", "x", 0.8, jacobian_x_bound_given_x=1.0),
+    "N06 by 5 %": lambda rows: _lemma31(GAUSSIAN, "qv", 1.05, jacobian_q_independent=1.1),
+    "N06 no factor": lambda rows: _lemma31(GAUSSIAN, "qv", jacobian_q_independent=1.0),
+    "N07 quadratic": lambda rows: _n07(2.0),
+    "N08 queries rise": lambda rows: _n08(-1.0),
+    "N09 by 10 %": lambda rows: _n09(1.1, 1.1, 1.1),
+    "N09 one cell": lambda rows: _n09(1.0, 1.0, 0.96, 0.95, 1.25),
+    "N10 no growth": lambda rows: _n10(0.01, 0.6, 0.5, 0.4, 0.3),
+    "N10 small inputs off": lambda rows: _n10(0.08, 0.1, 0.2, 0.4, 0.9),
+    "N19 no fall": lambda rows: _gradients(rows, Q | {"post_ln": -0.3}, V),
+    "N19 scaled falls": lambda rows: _gradients(rows, Q | {"post_ln_scaled": -0.15}, V),
+    "N19 PRE-LN outside": lambda rows: _gradients(rows, Q | {"pre_ln": 0.2}, V),
+    "N20 value falls": lambda rows: _gradients(rows, Q, V | {"post_ln": -0.1}),
+    "N21 by 15 %": lambda rows: _gradients(rows, Q, V, 1.15),
+    "N24 temperature": lambda rows: _exact(1e-5) | _balance(1.0, 1.0),
+    "N24 softmax": lambda rows: _exact(1e-13) | _balance(1.0, 1.3),
+    "N25 by 10 %": lambda rows: _balance(1.1, 1.0),
+    "N11 by 5 %": lambda rows: _moments(rows, factor=1.05),
+    "N12 by 0.02": lambda rows: _moments(rows, shift=0.02),
+    "N13 from above": lambda rows: _n13(rows, 0.05),
+    "N13 too low": lambda rows: _n13(rows, -0.05),
+    "N14 slow at first": lambda rows: _n14(rows, [0.6, 0.995]),
+    "N14 not at the end": lambda rows: _n14(rows, [0.8, 0.95]),
+    "N15 collapse": lambda rows: _n15(rows, (0.7, 0.8, 0.9)),
+    "N15 spread over depth": lambda rows: _n15(rows, (0.4, 0.5, 0.6)),
+    "N16 uniform": lambda rows: _n16(rows, 0.04, 0.0),
+    "N16 softmax": lambda rows: _n16(rows, 0.0, -0.08),
+    "N17 slower": lambda rows: _n17(rows, 0.6),
+    "N18 exponent": lambda rows: _n18(rows, -0.6, 1.0),
+    "N18 simulation": lambda rows: _n18(rows, -0.5, 1.5),
+    "N22 small inputs differ": lambda rows: _norms(rows, {1: 1.0}, {32**-0.5: 1.0, 1.0: 2.0}),
+    "N22 large inputs do not": lambda rows: _norms(rows, {1: 1.0}, {32**-0.5: 0.0, 1.0: 0.0}),
+    "N23 lighter": lambda rows: _norms(rows, {1: 0.4, 4: 0.2}, {1.0: 0.0}),
+}
+
+
+def test_every_claim_has_a_table_where_it_holds_and_one_where_it_fails() -> None:
+    assert set(HOLDS) == set(CLAIMS) == {name.split()[0] for name in FAILS}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_a_claim_that_holds_is_reproduced(name: str, rows: Rows) -> None:
+    record = evaluate(CLAIMS[name], HOLDS[name](rows), "laptop")
+    assert record.verdict == "reproduced", [p for p in record.parts if p.verdict != "reproduced"]
+    for part in record.parts:
+        assert part.low <= part.high and part.n >= 1
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_claim_that_fails_is_not_reproduced(name: str, rows: Rows) -> None:
+    record = evaluate(CLAIMS[name.split()[0]], FAILS[name](rows), "laptop")
+    assert record.verdict == "not reproduced", record.parts
+
+
+def test_too_few_networks_are_inconclusive(rows: Rows) -> None:
+    at = {"scheme": "post_ln"}
+    table = rows("cos_mean", [[0.5, 0.99], [0.75, 0.99], [0.99, 0.99]], [4, 12], **at)
+    assert evaluate(CLAIMS["N14"], {"post_ln_depth": table}, "laptop").verdict == "inconclusive"
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+@pytest.mark.parametrize("name", [n for n, c in CLAIMS.items() if c.smallest_preset != "smoke"])
+def test_below_its_smallest_preset_a_claim_is_not_run(name: str) -> None:
+    record = evaluate(CLAIMS[name], {}, "smoke")
+    assert record.verdict == "not run" and not record.parts
+    assert record.reason == "needs the laptop preset; smoke is too small to decide"
+
+
+def test_a_table_without_the_cases_of_the_rule_is_not_run(rows: Rows) -> None:
+    table = rows("cos_mean", [[0.9, 0.9], [0.9, 0.9]], [2, 6], scheme="post_ln")
+    record = evaluate(CLAIMS["N14"], {"post_ln_depth": table}, "laptop")
+    assert record.verdict == "not run" and "the tables lack what the rule reads" in record.reason
+
+
+def test_a_condition_that_no_case_meets_is_not_run_with_a_reason(rows: Rows) -> None:
+    tables = _gradients(rows, Q, V)
+    table = tables["gradients"]
+    table.loc[table["quantity"] == "cos_mean", "value"] = 0.5  # no collapse, nothing to check
+    record = evaluate(CLAIMS["N21"], tables, "laptop")
+    assert (record.verdict, record.parts) == ("not run", []) and "condition" in record.reason
+
+
+@pytest.fixture
+def data(tmp_path: Path, rows: Rows) -> Path:
+    """A folder with the tables of N14, where it holds."""
+    table = _n14(rows, [0.8, 0.995])["post_ln_depth"]
+    theory = rows("cos_mean", [0.8, 0.99], [4, 12], source="theory", scheme="post_ln")
+    write_table(table, tmp_path / "data/post_ln_depth.parquet", SCHEMA, {})
+    write_table(theory, tmp_path / "data/post_ln_depth_theory.parquet", SCHEMA, {})
+    return tmp_path / "data"
+
+
+def command(data: Path, *, output: Path | None = None, preset: str = "laptop", **options) -> None:
+    output = None if output is None else str(output)
+    options = {"evaluate": True, "strict": False} | options
+    ledger.command(["N14"], data=str(data), preset=preset, output=output, **options)
+
+
+def test_verdicts_are_written_with_their_inputs(data: Path, tmp_path: Path) -> None:
+    command(data, output=tmp_path / "claims.json")
+    (record,) = read_verdicts(tmp_path / "claims.json")
+    assert (record["id"], record["verdict"], record["preset"]) == ("N14", "reproduced", "laptop")
+    assert record["inputs"] == {"post_ln_depth": sha256(data / "post_ln_depth.parquet")}
+    assert [part["verdict"] for part in record["parts"]] == ["reproduced", "reproduced"]
+    page = (tmp_path / "claims.md").read_text(encoding="utf-8")
+    assert "1 reproduced, 0 not reproduced, 0 inconclusive, 0 not run" in page
+    assert "## N14: reproduced" in page and CLAIMS["N14"].rule in page
+
+
+def test_verdicts_are_printed_without_an_output(data: Path, capsys) -> None:
+    command(data)
+    assert capsys.readouterr().out.startswith("# Claims, laptop preset\n")
+
+
+def test_strict_fails_after_writing(data: Path, tmp_path: Path, rows: Rows) -> None:
+    command(data, output=tmp_path / "claims.json", strict=True)
+    table = _n14(rows, [0.1, 0.2])["post_ln_depth"]
+    write_table(table, data / "post_ln_depth.parquet", SCHEMA, {})
+    with pytest.raises(UserError, match="claims not reproduced: N14"):
+        command(data, output=tmp_path / "claims.json", strict=True)
+    assert read_verdicts(tmp_path / "claims.json")[0]["verdict"] == "not reproduced"
+
+
+def test_simulation_and_theory_are_read_together(data: Path) -> None:
+    table = load_tables(["post_ln_depth"], str(data))["post_ln_depth"]
+    assert set(table["source"]) == {"simulation", "theory"}
+
+
+def test_a_number_that_is_none_is_null_in_json_and_nan_on_the_page() -> None:
+    part = Part("x", NAN, NAN, math.inf, "|z| < 1", "inconclusive", 3)
+    record = Record(CLAIMS["N14"], "inconclusive", [part], "")
+    written = ledger._as_json(record, "laptop", {"post_ln_depth": "0"})
+    assert json.dumps(written, allow_nan=False)
+    assert written["parts"][0]["value"] is None and written["parts"][0]["high"] is None
+    assert r"| x | nan | nan to inf | \|z\| < 1 | 3 | inconclusive |" in markdown(
+        [record], "laptop"
+    )
+
+
+def test_damaged_verdicts_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "claims.json").write_text("[")
+    with pytest.raises(UserError, match=r"claims\.json: unreadable; rebuild it with"):
+        read_verdicts(tmp_path / "claims.json")

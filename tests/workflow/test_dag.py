@@ -1,0 +1,95 @@
+"""What `snakemake` offers: targets by name, presets, and one line for what does not exist."""
+
+from pathlib import Path
+
+import pytest
+
+from sigprop.claims.ledger import all_claims
+from sigprop.experiments.config import TABLES, parts
+from sigprop.experiments.index import figures
+from sigprop.experiments.settings import PRESETS
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workflow")]
+
+FIGURES = {figure.id: figure for figure in figures()}
+ALIASES = {figure.alias: figure.id for figure in FIGURES.values() if figure.alias}
+SIMULATIONS = {f"simulate_{table}" for table in TABLES}
+THEORIES = {f"theory_{table}" for table in TABLES if len(parts(table)) == 2}
+GROUPS = {"all", "figures", "noci2022", "extensions"}
+
+
+def makers(*tables: str) -> set[str]:
+    """Rules that make these tables."""
+    return {r for t in tables for r in (f"simulate_{t}", f"theory_{t}")} & (SIMULATIONS | THEORIES)
+
+
+def test_rules_are_the_index_the_tables_and_a_few_groups(clean) -> None:
+    listed = clean.snakemake("--list-rules").stdout
+    rules = {line.split()[0] for line in listed.splitlines() if not line.startswith("Using ")}
+    named = {*FIGURES} | SIMULATIONS | THEORIES | GROUPS
+    assert rules == named | {"claims", "schemes", "unknown_target"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_named_target_of_every_preset_can_be_planned(clean, preset: str) -> None:
+    """In one dry run: each target is looked up on its own, and each job is planned once."""
+    targets = [*FIGURES, *ALIASES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "schemes"]
+    jobs = clean.jobs(*targets, "--config", f"preset={preset}")
+    assert jobs == {*targets} - {*ALIASES} - {"all"}
+
+
+def test_a_figure_brings_its_own_tables_and_no_others(clean) -> None:
+    assert clean.jobs("fig9") == {"fig09"} | makers(*FIGURES["fig09"].tables)
+
+
+def test_claims_need_no_figure_and_no_table_that_they_do_not_read(clean) -> None:
+    read = {table for claim in all_claims().values() for table in claim.tables}
+    jobs = clean.jobs("claims")
+    assert makers(*read) <= jobs and not jobs & {*FIGURES}
+    ours = {t for f in FIGURES.values() if f.paper == "extensions" for t in f.tables}
+    assert not jobs & makers(*ours - read)
+
+
+@pytest.mark.parametrize("arguments", [("-f", "fig09"), ("fig9", "--force")])
+def test_a_figure_again_is_that_figure_only(built, arguments: tuple[str, str]) -> None:
+    assert built.jobs(*arguments) == {"fig09"}
+
+
+def test_a_second_run_has_nothing_to_do(built) -> None:
+    assert built.jobs("all", "claims", "schemes", *FIGURES, *ALIASES) == set()
+
+
+# ---------------------------------------------------------------- what does not exist
+
+
+def refusal(tree, *arguments: str) -> str:
+    """The one line of ours, after Snakemake's own banner; exit code 1."""
+    done = tree.snakemake("-n", *arguments)
+    said = (done.stdout + done.stderr).splitlines()
+    (line,) = [line for line in said if line.startswith("sigprop: ")]
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert line == said[-1] or not said[-1]
+    return line
+
+
+def test_a_misspelt_target_names_the_nearest(clean) -> None:
+    line = refusal(clean, "figg09")
+    assert line.startswith("sigprop: 'figg09' is no target; did you mean 'fig09'?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["preset=smok"], "preset: 'smok' is not allowed; use smoke, laptop, paper; did you mean"),
+        (["preset=smoke", "sede=1"], "sede: unknown key; did you mean 'seed'?"),
+    ],
+)
+def test_a_wrong_config_is_one_line(clean, arguments: list[str], says: str) -> None:
+    assert refusal(clean, "--config", *arguments).startswith(f"sigprop: {says}")
+
+
+def test_a_wrong_key_in_a_file_of_the_users_own_is_one_line(clean, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("experiments: {deep: {n_network: 3}}\n")
+    line = refusal(clean, "--configfile", str(mine))
+    assert "experiments.deep.n_network: unknown key; did you mean 'n_networks'?" in line

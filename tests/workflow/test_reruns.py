@@ -1,0 +1,240 @@
+"""What reruns after a change, and what is left after a failure, a kill or damage."""
+
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from sigprop.artifacts.files import sha256
+from sigprop.artifacts.sources import sources
+from sigprop.experiments.config import TABLES
+from sigprop.experiments.index import figures
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workflow")]
+
+FIGURES = figures()
+STYLE = "workflow/sigprop/figures/style.py"
+DATA = Path("results/smoke/data")
+
+
+def drawn_from(tables: set[str]) -> set[str]:
+    return {figure.id for figure in FIGURES if tables & {*figure.tables}}
+
+
+def tables_whose(part: str, file: str) -> set[str]:
+    """Tables whose simulation or theory is computed by code in `file`."""
+    modules = {table: getattr(made, part) for table, made in TABLES.items()}
+    return {
+        table
+        for table, module in modules.items()
+        if module and f"workflow/sigprop/{file}" in sources(f"sigprop.experiments.{module}")
+    }
+
+
+def reruns_after_an_edit_of(file: str) -> tuple[set[str], set[str]]:
+    """Tables that are simulated again, and all jobs: theory that reads those tables follows."""
+    simulated = tables_whose("simulation", file)
+    follow = {table for table in simulated if TABLES[table].theory_reads_simulation}
+    theory = tables_whose("theory", file) | follow
+    jobs = {f"simulate_{table}" for table in simulated} | {f"theory_{table}" for table in theory}
+    return simulated, jobs | drawn_from(simulated | theory) | {"claims"}
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files of writers that were stopped."""
+    return [path for path in folder.rglob(".*") if path.name != ".gitignore"]
+
+
+# ---------------------------------------------------------------- what reruns
+
+
+def test_new_dates_rerun_nothing(tree) -> None:
+    for folder in ("config", "workflow", "notebooks", "profiles"):
+        for file in (tree.root / folder).rglob("*"):
+            os.utime(file)
+    os.utime(tree.root / "Snakefile")
+    assert tree.jobs() == set()
+
+
+def test_an_edit_of_the_theory_reruns_theory_but_no_simulation(tree) -> None:
+    tree.edit("workflow/sigprop/theory/noci2022.py", '"""', '"""Edited. ')
+    simulations, jobs = reruns_after_an_edit_of("theory/noci2022.py")
+    # Only the temperature that balances gradients is a theory's number that a simulation uses.
+    assert simulations <= {"balance"} and {"theory_moments", "theory_deep"} <= jobs
+    assert tree.jobs() == jobs
+
+
+def test_an_edit_of_the_model_reruns_simulations_but_no_theory(tree) -> None:
+    tree.edit("workflow/sigprop/models/block.py", '"""', '"""Edited. ')
+    simulations, jobs = reruns_after_an_edit_of("models/block.py")
+    assert {"moments", "deep"} <= simulations and "theory_moments" not in jobs
+    assert tree.jobs() == jobs
+
+
+def test_an_edit_of_one_notebook_reruns_that_figure(tree) -> None:
+    tree.edit("notebooks/noci2022/fig09.ipynb", "# Figure 9", "# Figure nine")
+    assert tree.jobs() == {"fig09"}
+
+
+def test_an_edit_of_the_look_reruns_figures_only(tree) -> None:
+    tree.edit(STYLE, '"""', '"""Edited. ')
+    claims = {"claims"} if STYLE in sources("sigprop.claims.ledger") else set()
+    assert tree.jobs() == {figure.id for figure in FIGURES} | claims
+
+
+def test_one_setting_reruns_its_tables_their_figures_and_the_claims(tree) -> None:
+    (tree.root / "mine.yaml").write_text("experiments: {deep: {n_networks: 9}}\n")
+    expected = {"simulate_deep", "theory_deep", "claims"} | drawn_from({"deep"})
+    assert tree.jobs("--configfile", "mine.yaml") == expected
+
+
+# ---------------------------------------------------------------- failure and damage
+
+
+def test_a_failing_notebook_leaves_its_run_and_no_output(tree) -> None:
+    path = tree.root / "notebooks/noci2022/fig02.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    bad = "open(output + '.png', 'w').write('half a figure')\n1 / 0"
+    notebook.cells.insert(2, nbformat.v4.new_code_cell(bad))  # after the parameters
+    nbformat.write(notebook, path)
+
+    done = tree.snakemake("fig02")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    log = tree.root / "results/smoke/logs/fig02.ipynb"
+    code = [cell for cell in nbformat.read(log, as_version=4).cells if cell.cell_type == "code"]
+    (failed,) = [cell for cell in code if any(out.output_type == "error" for out in cell.outputs)]
+    assert failed.source == bad and "ZeroDivisionError" in "".join(failed.outputs[-1].traceback)
+    assert (
+        f"sigprop: notebooks/noci2022/fig02.ipynb: cell In [{failed.execution_count}] raised "
+        "ZeroDivisionError: division by zero; the run with its traceback is kept in "
+        "results/smoke/logs/fig02.ipynb\n"
+    ) in said
+    for folder in ("figures", "notebooks"):
+        assert not list((tree.root / "results/smoke" / folder).glob("fig02*"))
+
+
+@pytest.fixture
+def damaged(tree):
+    """A built tree in which one table lost its end."""
+    table = tree.root / DATA / "deep.parquet"
+    table.write_bytes(table.read_bytes()[:-100])
+    return tree
+
+
+def remedy(done) -> list[str]:
+    """The one line names the file and a command: its arguments."""
+    # Jupyter's kernel remarks on its own transport.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("[IPKernelApp]")]
+    assert done.returncode == 1 and len(said) == 1
+    assert f"{DATA}/deep.parquet: unreadable or truncated parquet; rebuild it with" in said[0]
+    command, *arguments = shlex.split(said[0].split("`")[1])
+    assert command == "snakemake"
+    return arguments
+
+
+def test_claims_from_a_truncated_table_name_the_command_that_rebuilds_it(damaged) -> None:
+    arguments = ["--evaluate", "--preset", "smoke", "--data", str(DATA)]
+    assert damaged.jobs(*remedy(damaged.sigprop("claims", *arguments))) == {"simulate_deep"}
+
+
+def test_a_figure_from_a_truncated_table_names_the_command_and_writes_nothing(
+    damaged, tmp_path: Path
+) -> None:
+    parameters = json.loads((damaged.root / "results/smoke/figures/fig09.json").read_text())
+    names = ("log", "executed", "html", "sidecar")
+    options = [word for name in names for word in (f"--{name}", str(tmp_path / f"{name}.ipynb"))]
+    given = json.dumps(parameters["parameters"])
+    notebook = "notebooks/noci2022/fig09.ipynb"
+    done = damaged.sigprop("draw", notebook, "--parameters", given, *options)
+    assert remedy(done)[0] == str(DATA / "deep.parquet")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["log.ipynb"]
+
+
+# ---------------------------------------------------------------- kill
+
+
+def start(tree, rule: str) -> subprocess.Popen[str]:
+    """A forced run of `rule`, once its job has begun."""
+    log = tree.root / f"results/smoke/logs/{rule}.log"
+    log.unlink()
+    process = subprocess.Popen(
+        tree.command("-f", rule),
+        cwd=tree.root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not log.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def test_after_a_kill_the_lock_is_explained_and_the_rerun_is_whole(tree) -> None:
+    table = tree.root / DATA / "moments.parquet"
+    before = sha256(table)
+    process = start(tree, "simulate_moments")
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    (table.parent / ".moments.parquet.half.parquet").write_bytes(b"PAR1")  # as if while writing
+    assert not table.exists()
+
+    locked = tree.snakemake("simulate_moments")
+    assert locked.returncode == 1
+    assert "clear it with `snakemake --unlock` and run again" in locked.stderr
+    unlocked = tree.snakemake("--unlock")
+    assert unlocked.returncode == 0 and "sigprop:" not in unlocked.stderr
+
+    again = tree.snakemake("simulate_moments")
+    assert again.returncode == 0 and "sigprop:" not in again.stderr
+    assert sha256(table) == before
+    assert not leftovers(table.parent)
+
+
+@pytest.mark.parametrize("who", ["the batch system", "the keyboard"])
+def test_after_a_polite_stop_there_is_no_lock_and_no_half_file(tree, who: str) -> None:
+    process = start(tree, "simulate_moments")
+    if who == "the keyboard":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 1
+    assert not list((tree.root / ".snakemake/locks").glob("*"))
+    assert not leftovers(tree.root / DATA)
+    # SIGTERM lets the job that runs come to its end; Ctrl-C reaches the job as well.
+    whole = [(tree.root / DATA / f"moments{suffix}").exists() for suffix in (".parquet", ".json")]
+    assert whole == ([False, False] if who == "the keyboard" else [True, True])
+
+
+# ---------------------------------------------------------------- read-only
+
+
+def obey_permissions() -> None:
+    """Root may write anywhere: give that up (Linux: CAP_DAC_OVERRIDE) before the program starts."""
+    if os.getuid() == 0:
+        assert ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE) == 0
+
+
+_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
+
+
+def test_read_only_results_are_one_line(clean, tmp_path: Path) -> None:
+    tree = clean.copy(tmp_path / "tree")
+    folder = tree.root / "results/smoke"
+    folder.mkdir()
+    folder.chmod(0o555)
+    done = tree.snakemake("-n", preexec_fn=obey_permissions)
+    folder.chmod(0o755)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "sigprop: results/smoke: no write permission; results go there"
+    assert "Traceback" not in done.stdout + done.stderr
