@@ -1,5 +1,6 @@
 """Decision rules, the ledger, and each claim on made-up tables: one where it holds, one not."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -266,7 +267,7 @@ def _exact(size: float, **numbers: float) -> dict[str, pd.DataFrame]:
 
 
 def _lemma31(grids: str, families: str, factor: float = 1.0, **theory: float):
-    """Means that are `factor` times what theory says of the inputs, V exact; more theory at will."""
+    """Means that are `factor` times the theory, V exact at fixed inputs; more theory at will."""
     frames = []
     for grid in grids.split():
         for family in families:
@@ -458,6 +459,14 @@ def test_a_table_without_the_cases_of_the_rule_is_not_run(rows: Rows) -> None:
     table = rows("cos_mean", [[0.9, 0.9], [0.9, 0.9]], [2, 6], scheme="post_ln")
     record = evaluate(CLAIMS["N14"], {"post_ln_depth": table}, "laptop")
     assert record.verdict == "not run" and "the tables lack what the rule reads" in record.reason
+
+
+def test_a_rule_written_for_other_settings_is_not_run(rows: Rows) -> None:
+    tables = {"post_ln_depth": rows("cos_mean", [[0.8, 0.99]] * 3, [4, 12], rho=0.5)}
+    claim = dataclasses.replace(CLAIMS["N14"], settings={"rho": 0.1})
+    record = evaluate(claim, tables, "laptop")
+    assert record.verdict == "not run"
+    assert record.reason == "its rule asks for rho = 0.1; post_ln_depth has 0.5"
 
 
 def test_a_condition_that_no_case_meets_is_not_run_with_a_reason(rows: Rows) -> None:
