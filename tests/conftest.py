@@ -32,16 +32,16 @@ class Tree:
         preset = [] if "--config" in arguments else ["--config", "preset=smoke"]
         return [str(_SNAKEMAKE), *arguments, "--cores", "2", *preset]
 
-    def snakemake(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return self.call(self.command(*arguments), **options)
 
-    def call(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def call(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
             cwd=self.root,
             capture_output=True,
             text=True,
-            **options,  # type: ignore[call-overload]  # passed through to subprocess
+            **options,
         )
 
     def sigprop(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,9 +77,12 @@ def _copy_checkout(to: Path) -> Tree:
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, listed.split("\0")):
+        check=False,
+    )
+    if listed.returncode:  # an archive, not a git checkout
+        shutil.copytree(CHECKOUT, to, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        shutil.rmtree(to / "results", ignore_errors=True)
+    for name in filter(None, listed.stdout.split("\0")):
         if (CHECKOUT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(CHECKOUT / name, to / name)

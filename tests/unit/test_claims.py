@@ -338,10 +338,12 @@ def _gradients(rows: Rows, q: dict, v: dict, ratio: float = 1.0) -> dict[str, pd
     for scheme in ("post_ln", "post_ln_scaled", "pre_ln"):
         at = {"scheme": scheme, "depth": 12}
         for quantity, slope in (("grad_q", q[scheme]), ("grad_v", v.get(scheme, 0.0))):
-            values = 10 ** _noisy(slope * np.arange(12), 0.05)
+            values = 10 ** _noisy(slope * np.arange(12), 0.05, networks=100)
             frames.append(rows("sum_inner", values, layers, **at).assign(quantity=quantity))
-        frames.append(rows("cos_mean", _noisy(1 - 0.5 ** np.arange(12), 1e-6), layers, **at))
-        given = np.exp(RNG.standard_normal((400, 12)))
+        frames.append(
+            rows("cos_mean", _noisy(1 - 0.5 ** np.arange(12), 1e-6, networks=100), layers, **at)
+        )
+        given = np.exp(RNG.standard_normal((100, 12)))
         measured = rows("sum_inner", ratio * given, layers, **at)
         frames.append(measured.assign(quantity="jacobian_q"))
         theory = rows("sum_inner", given, layers, **at)

@@ -243,8 +243,15 @@ def test_the_interval_of_an_exponent_covers_it() -> None:
 def test_power_law_uses_resolved_widths_only_and_needs_three() -> None:
     points = pd.DataFrame({"width": [10, 100, 1000], "rms": [1.0, 0.1, 0.01]})
     points = points.assign(rms_low=[0.9, 0.0, 0.009], rms_high=points["rms"] * 1.1)
-    fit = scaling.power_law(points, "rms", from_width=10)
+    fit = scaling.power_law(points, "rms", from_width=1)
     assert np.isnan([fit.exponent, fit.low, fit.high]).all() and fit.n_points == 2
+
+
+def test_power_law_leaves_out_widths_near_the_number_of_tokens() -> None:
+    points = pd.DataFrame({"width": [10, 100, 1000, 10000], "rms": [9.0, 1.0, 0.1, 0.01]})
+    points = points.assign(rms_low=points["rms"] * 0.9, rms_high=points["rms"] * 1.1)
+    fit = scaling.power_law(points, "rms")
+    assert fit.exponent == pytest.approx(-1) and fit.n_points == 3
 
 
 def test_points_and_upper_limits_are_drawn_apart() -> None:

@@ -230,7 +230,7 @@ _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
 def test_read_only_results_are_one_line(clean, tmp_path: Path) -> None:
     tree = clean.copy(tmp_path / "tree")
     folder = tree.root / "results/smoke"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     folder.chmod(0o555)
     done = tree.snakemake("-n", preexec_fn=obey_permissions)
     folder.chmod(0o755)
