@@ -126,7 +126,10 @@ def legend(
 def letter(axes: Any) -> None:
     """Number the panels a, b, c ... at the upper left, outside the axes."""
     for index, ax in enumerate(axes):
-        ax.yaxis.set_minor_formatter(NullFormatter())  # within a decade, ticks without numbers
+        low, high = ax.get_ylim()
+        if ax.get_yscale() == "log" and high > 30 * low:
+            # Decades carry the numbers; a narrower axis needs those in between.
+            ax.yaxis.set_minor_formatter(NullFormatter())
         ax.set_title(f"{chr(97 + index)}  {ax.get_title()}", loc="left", fontsize="medium")
         ax.set_title("", loc="center")
 
