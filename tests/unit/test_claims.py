@@ -16,7 +16,17 @@ from sigprop.artifacts.tables import write_table
 from sigprop.claims import ledger
 from sigprop.claims.claim import Claim
 from sigprop.claims.ledger import Record, all_claims, evaluate, load_tables, markdown, read_verdicts
-from sigprop.claims.rules import Part, above, below, together, within, z_test
+from sigprop.claims.rules import (
+    Part,
+    above,
+    at_most,
+    below,
+    log_rank,
+    sign_test,
+    together,
+    within,
+    z_test,
+)
 from sigprop.experiments.config import TABLES
 from sigprop.experiments.index import figures
 from sigprop.experiments.propagation_schema import SCHEMA
@@ -106,6 +116,69 @@ def test_the_z_limit_has_its_nominal_error_rate() -> None:
 )
 def test_together(verdicts: list, verdict: str) -> None:
     assert together([Part("x", 0, 0, 0, "", v, 1) for v in verdicts]) == verdict
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "verdict"),
+    [
+        (8, 0, "reproduced"),  # p = 2 / 256
+        (7, 0, "inconclusive"),  # p = 2 / 128
+        (0, 8, "not reproduced"),
+        (9, 3, "inconclusive"),
+        (25, 5, "reproduced"),
+        (0, 0, "inconclusive"),
+    ],
+)
+def test_sign_test(positive: int, negative: int, verdict: str) -> None:
+    part = sign_test("x", [0.3] * positive + [-0.1] * negative + [0.0])
+    assert part.verdict == verdict
+    assert part.n == positive + negative
+
+
+def test_sign_test_is_undecided_about_nan() -> None:
+    assert sign_test("x", [NAN] + [1.0] * 20).verdict == "inconclusive"
+
+
+def test_sign_test_rejects_chance_at_no_more_than_its_level() -> None:
+    rng = np.random.default_rng(2)
+    verdicts = [sign_test("x", rng.normal(size=10)).verdict for _ in range(2000)]
+    # Exact: 4 / 2^10 + ... at p < 0.01 only 10 of 10 and 0 of 10 count, probability 1 / 512.
+    assert sum(verdict != "inconclusive" for verdict in verdicts) <= 14
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "verdict"),
+    [
+        ([NAN] * 8, [200.0] * 8, "reproduced"),
+        ([1200.0] * 8, [200.0, 240.0, 260.0, 300.0, 310.0, 320.0, 400.0, NAN], "reproduced"),
+        ([200.0] * 8, [NAN] * 8, "not reproduced"),
+        ([200.0, NAN, 400.0, 700.0] * 2, [300.0, 900.0, NAN, 350.0] * 2, "inconclusive"),
+        ([NAN] * 8, [NAN] * 8, "inconclusive"),  # nothing happened anywhere
+    ],
+)
+def test_log_rank(slow: list[float], fast: list[float], verdict: str) -> None:
+    assert log_rank("x", slow, fast, 1200).verdict == verdict
+
+
+def test_log_rank_p_value_agrees_with_shuffling_the_labels() -> None:
+    """Independent of the normal approximation: the share of relabelings at least as extreme."""
+    rng = np.random.default_rng(3)
+    slow, fast = rng.exponential(500, 12), rng.exponential(200, 12)
+    both = np.concatenate([slow, fast])
+
+    def p_value(times: np.ndarray) -> float:
+        return float(log_rank("x", times[:12], times[12:], 1200).asked.split("p = ")[1][:-1])
+
+    seen = p_value(both)
+    shuffled = [p_value(rng.permutation(both)) for _ in range(400)]
+    share = float(np.mean([p <= seen for p in shuffled]))
+    assert abs(share - seen) < 3 * math.sqrt(max(seen, 0.01) / 400) + 0.01
+
+
+def test_at_most() -> None:
+    assert at_most("x", [1e-12, 3e-11], 1e-10).verdict == "reproduced"
+    assert at_most("x", [1e-12, 3e-9], 1e-10).verdict == "not reproduced"
+    assert at_most("x", [NAN, 1e-12], 1e-10).verdict == "not reproduced"
 
 
 # ---------------------------------------------------------------- the index of claims

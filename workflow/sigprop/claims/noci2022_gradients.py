@@ -6,20 +6,13 @@ import numpy as np
 import pandas as pd
 
 from sigprop.claims.claim import Claim, Tables
-from sigprop.claims.rules import Part, Verdict, above, below, within, z_test
+from sigprop.claims.rules import Part, Verdict, above, at_most, below, within, z_test
 from sigprop.figures.cells import Array, cell, means, theory_of
 from sigprop.figures.data import choose
 from sigprop.figures.stats import DRAWS, LEVEL
 
 _FIXED = ("fixed_a", "fixed_b", "fixed_c", "fixed_d")
 _GAUSSIAN = tuple(f"gaussian_{letter}" for letter in "abcdef")
-
-
-def _at_most(what: str, values: Array, bound: float) -> Part:
-    """Largest of `values` at most `bound`; exact statements have no interval."""
-    worst = float(np.max(values))
-    verdict: Verdict = "reproduced" if worst <= bound else "not reproduced"
-    return Part(what, worst, worst, worst, f"<= {bound:g}", verdict, len(values))
 
 
 def _interval(samples: Array) -> tuple[float, float]:
@@ -41,7 +34,7 @@ def _exact(tables: Tables, check: str, quantity: str) -> Array:
 
 def _n01(tables: Tables) -> list[Part]:
     return [
-        _at_most(
+        at_most(
             f"largest relative difference, {family.upper()}",
             _exact(tables, "jacrev", f"relative_difference_{family}"),
             1e-9,
@@ -52,7 +45,7 @@ def _n01(tables: Tables) -> list[Part]:
 
 def _n02(tables: Tables) -> list[Part]:
     parts = [
-        _at_most(
+        at_most(
             f"{family.upper()} norm over V norm at equal tokens",
             _exact(tables, "equal_tokens", f"ratio_to_value_{family}"),
             1e-20,
@@ -60,7 +53,7 @@ def _n02(tables: Tables) -> list[Part]:
         for family in ("q", "k")
     ]
     value = _exact(tables, "equal_tokens", "relative_difference_closed_form_v")
-    return [*parts, _at_most("V norm against d_v n ||x||^2", value, 1e-12)]
+    return [*parts, at_most("V norm against d_v n ||x||^2", value, 1e-12)]
 
 
 def _n03(tables: Tables) -> list[Part]:
@@ -72,7 +65,7 @@ def _n03(tables: Tables) -> list[Part]:
             theory = theory_of(rows, f"jacobian_{family}_given_x")
             parts.append(z_test(f"E ||dS/dW^{family.upper()}||^2, {grid}", values, theory))
         exact = cell(rows, "jacobian_v") / theory_of(rows, "jacobian_v_given_x") - 1
-        parts.append(_at_most(f"V norm against (6), {grid}", np.abs(exact), 1e-12))
+        parts.append(at_most(f"V norm against (6), {grid}", np.abs(exact), 1e-12))
     return parts
 
 
@@ -210,8 +203,8 @@ def _ratio_part(rows: pd.DataFrame, what: str, eps: float) -> Part:
 def _n24(tables: Tables) -> list[Part]:
     same = "relative_difference_tau_squared_q"
     parts = [
-        _at_most("Q norm over tau^2, uniform", _exact(tables, "temperature", same), 1e-10),
-        _at_most(
+        at_most("Q norm over tau^2, uniform", _exact(tables, "temperature", same), 1e-10),
+        at_most(
             "V norm at tau and at 1, uniform",
             _exact(tables, "temperature", "relative_difference_tau_v"),
             1e-10,

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 
@@ -79,3 +80,65 @@ def below(what: str, value: float, low: float, high: float, bound: float, n: int
         "reproduced" if high < bound else "not reproduced" if low >= bound else "inconclusive"
     )
     return Part(what, value, low, high, f"< {bound:.4g}", verdict, n)
+
+
+def at_most(what: str, values: ArrayLike, bound: float) -> Part:
+    """Largest of `values` at most `bound`; for exact statements, which have no interval."""
+    found = np.asarray(values, dtype=np.float64)
+    worst = float(np.max(found))
+    verdict: Verdict = "reproduced" if worst <= bound else "not reproduced"
+    return Part(what, worst, worst, worst, f"<= {bound:g}", verdict, found.size)
+
+
+def sign_test(what: str, differences: ArrayLike, *, level: float = 0.01) -> Part:
+    """Exact two-sided sign test that `differences` are positive.
+
+    Reproduced when most are positive and p < `level`; not reproduced when most are negative and
+    p < `level`; inconclusive otherwise. The value is the share of positive differences among
+    those that are not zero, with its exact (Clopper-Pearson) 95 % interval.
+    """
+    found = np.asarray(differences, dtype=np.float64)
+    positive, n = int((found > 0).sum()), int((found != 0).sum())
+    if n == 0 or np.isnan(found).any():
+        return Part(what, np.nan, np.nan, np.nan, f"sign test p < {level:g}", "inconclusive", n)
+    test = stats.binomtest(positive, n)
+    low, high = test.proportion_ci(0.95)
+    verdict: Verdict = "inconclusive"
+    if test.pvalue < level:
+        verdict = "reproduced" if 2 * positive > n else "not reproduced"
+    asked = f"positive, sign test p < {level:g} (p = {test.pvalue:.2g})"
+    return Part(what, positive / n, low, high, asked, verdict, n)
+
+
+def log_rank(
+    what: str,
+    slow: ArrayLike,
+    fast: ArrayLike,
+    censored_at: float,
+    *,
+    level: float = 0.01,
+) -> Part:
+    """Two-sided log-rank test that times of `slow` are longer than those of `fast`.
+
+    A time of NaN, or one at or beyond `censored_at`, did not happen by then. Reproduced when
+    p < `level` and `slow` is slower; not reproduced when p < `level` and it is faster;
+    inconclusive otherwise. The value is the restricted mean time of `slow` minus that of `fast`
+    in units of `censored_at`, with a normal 95 % interval.
+    """
+    samples, times = [], []
+    for values in (slow, fast):
+        found = np.asarray(values, dtype=np.float64)
+        happened = found < censored_at  # False for NaN
+        clipped = np.where(happened, found, censored_at)
+        times.append(clipped / censored_at)
+        samples.append(stats.CensoredData.right_censored(clipped, ~happened))
+    with np.errstate(invalid="ignore"):  # 0 / 0 where nothing happened: p is NaN, undecided
+        test = stats.logrank(x=samples[0], y=samples[1])
+    difference = times[0].mean() - times[1].mean()
+    error = np.sqrt(sum(t.var(ddof=1) / len(t) for t in times))
+    verdict: Verdict = "inconclusive"
+    if test.pvalue < level:
+        verdict = "reproduced" if difference > 0 else "not reproduced"
+    asked = f"later, log-rank p < {level:g} (p = {test.pvalue:.2g})"
+    low, high = difference - 1.96 * error, difference + 1.96 * error
+    return Part(what, float(difference), float(low), float(high), asked, verdict, len(times[0]))
