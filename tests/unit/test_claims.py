@@ -1,6 +1,7 @@
 """Decision rules, the ledger, and each claim on made-up tables: one where it holds, one not."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -173,6 +174,23 @@ def test_log_rank_p_value_agrees_with_shuffling_the_labels() -> None:
     shuffled = [p_value(rng.permutation(both)) for _ in range(400)]
     share = float(np.mean([p <= seen for p in shuffled]))
     assert abs(share - seen) < 3 * math.sqrt(max(seen, 0.01) / 400) + 0.01
+
+
+def test_the_docs_state_the_rules_error_rates_and_the_rates_are_good() -> None:
+    root = Path(__file__).resolve().parents[2]
+    path = root / "benchmarks" / "decision_rules.py"
+    spec = importlib.util.spec_from_file_location("decision_rules", path)
+    assert spec and spec.loader
+    rules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rules)
+    assert rules.table() in (root / "docs" / "claims.md").read_text(encoding="utf-8")
+    for (rule, truth), share in rules.rates().items():
+        if truth == "holds":
+            assert share["reproduced"] >= 0.9, rule
+        if truth == "fails":
+            assert share["not reproduced"] >= 0.9 and share["reproduced"] == 0, rule
+        if truth == "edge" and rule != "z_test":
+            assert share["reproduced"] <= 0.08 and share["inconclusive"] >= 0.85, rule
 
 
 def test_at_most() -> None:
