@@ -590,7 +590,9 @@ def test_verdicts_are_written_with_their_inputs(data: Path, tmp_path: Path) -> N
     command(data, output=tmp_path / "claims.json")
     (record,) = read_verdicts(tmp_path / "claims.json")
     assert (record["id"], record["verdict"], record["preset"]) == ("N14", "reproduced", "laptop")
-    assert record["inputs"] == {"post_ln_depth": sha256(data / "post_ln_depth.parquet")}
+    assert record["inputs"] == {
+        part: sha256(data / f"{part}.parquet") for part in ("post_ln_depth", "post_ln_depth_theory")
+    }
     assert [part["verdict"] for part in record["parts"]] == ["reproduced", "reproduced"]
     page = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert "1 reproduced, 0 not reproduced, 0 inconclusive, 0 not run" in page
@@ -619,7 +621,7 @@ def test_simulation_and_theory_are_read_together(data: Path) -> None:
 def test_a_number_that_is_none_is_null_in_json_and_nan_on_the_page() -> None:
     part = Part("x", NAN, NAN, math.inf, "|z| < 1", "inconclusive", 3)
     record = Record(CLAIMS["N14"], "inconclusive", [part], "")
-    written = ledger._as_json(record, "laptop", {"post_ln_depth": "0"})
+    written = ledger._as_json(record, "laptop", {"post_ln_depth": "0", "post_ln_depth_theory": "1"})
     assert json.dumps(written, allow_nan=False)
     assert written["parts"][0]["value"] is None and written["parts"][0]["high"] is None
     assert r"| x | nan | nan to inf | \|z\| < 1 | 3 | inconclusive |" in markdown(

@@ -114,6 +114,16 @@ def test_run_writes_a_table_and_says_how(tmp_path: Path) -> None:
     assert sidecar["sha256"] == sha256(output)
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: pytest.fail(f"ran {name}"))
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot write there" in refusal(
+        "run", "deep", "-o", str(tmp_path / "file" / "x.parquet")
+    )
+
+
 def test_run_without_settings_takes_the_presets(tmp_path: Path) -> None:
     output = tmp_path / "theory.parquet"
     cli.main(["run", "deep", "--kind", "theory", "--preset", "smoke", "-o", str(output)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigprop import __version__
 from sigprop.artifacts.errors import UserError, nearest
-from sigprop.artifacts.files import write_json
+from sigprop.artifacts.files import check_writable, write_json
 
 if TYPE_CHECKING:
     from sigprop.models.schemes import Scheme
@@ -126,6 +126,7 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     if not arguments.output.endswith(".parquet"):
         raise UserError(f"--output: {arguments.output!r} must end in .parquet")
+    check_writable(arguments.output)
     config = load(arguments.preset)
     made = TABLES[arguments.table]
     name = made.simulation if arguments.kind == "simulation" else made.theory

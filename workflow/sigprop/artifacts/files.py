@@ -28,9 +28,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
         )
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot write there ({error.strerror}); give a folder with write permission"
-        ) from error
+        raise _unwritable(path, error) from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -46,6 +44,23 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """UserError unless a file can be made at `path`: better said before the work than after it."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: cannot write there ({error.strerror}); give a folder with write permission"
+    )
 
 
 def write_text(path: str | Path, text: str) -> None:

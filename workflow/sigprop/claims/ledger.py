@@ -93,7 +93,7 @@ def command(
     if output is None:
         _print(markdown(records, preset))
     else:
-        digests = {name: sha256(f"{data}/{name}.parquet") for name in names}
+        digests = {part: sha256(f"{data}/{part}.parquet") for name in names for part in parts(name)}
         write_text(Path(output).with_suffix(".md"), markdown(records, preset) + "\n")
         write_json(output, [_as_json(record, preset, digests) for record in records])
     failed = [record.claim.id for record in records if record.verdict == "not reproduced"]
@@ -131,7 +131,7 @@ def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[st
         "verdict": record.verdict,
         "reason": record.reason,
         "parts": checked,
-        "inputs": {name: digests[name] for name in record.claim.tables},
+        "inputs": {p: digests[p] for name in record.claim.tables for p in parts(name)},
     }
 
 

@@ -70,16 +70,7 @@ def _simulate(
     from sigprop.models.gradients import make_gradient_sampler
     from sigprop.tasks.tokens import gaussian_tokens
 
-    config = EncoderConfig(
-        n_tokens=case.n_tokens,
-        d_model=case.d_model,
-        depth=case.depth,
-        n_heads=case.n_heads,
-        d_ff=case.d_ff,
-        activation=case.activation,
-        attention=case.attention,
-        distribution=case.weights,
-    )
+    config = EncoderConfig(**case.shape())
     generator = torch.Generator(device=context.device)
     generator.manual_seed(torch_seed(seed_stream(context.seed, context.table, case.key)))
     sampler = make_gradient_sampler(config, generator, case.sampler)

@@ -93,16 +93,7 @@ def _simulate(
     from sigprop.models.samplers import choose_sampler
     from sigprop.tasks.tokens import gaussian_tokens
 
-    config = EncoderConfig(
-        n_tokens=case.n_tokens,
-        d_model=case.d_model,
-        depth=case.depth,
-        n_heads=case.n_heads,
-        d_ff=case.d_ff,
-        activation=case.activation,
-        attention=case.attention,
-        distribution=case.weights,
-    )
+    config = EncoderConfig(**case.shape())
     sampler_name = choose_sampler(case.sampler, case.n_tokens, case.d_model, case.weights)
     dtype = getattr(torch, settings.dtype)
     generator = torch.Generator(device=context.device)

@@ -66,6 +66,19 @@ class Case:
             f"|sx{self.sigma_x!r}|rho{self.rho!r}"
         )
 
+    def shape(self) -> dict[str, Any]:
+        """The arguments of the `EncoderConfig` of this case's networks."""
+        return {
+            "n_tokens": self.n_tokens,
+            "d_model": self.d_model,
+            "depth": self.depth,
+            "n_heads": self.n_heads,
+            "d_ff": self.d_ff,
+            "activation": self.activation,
+            "attention": self.attention,
+            "distribution": self.weights,
+        }
+
     def factors(self) -> dict[str, Any]:
         """The factor columns of this case's rows (the sampler is added by the experiment)."""
         return {
