@@ -130,6 +130,9 @@ def letter(axes: Any) -> None:
         if ax.get_yscale() == "log" and high > 30 * low:
             # Decades carry the numbers; a narrower axis needs those in between.
             ax.yaxis.set_minor_formatter(NullFormatter())
+        low, high = ax.get_xlim()
+        if ax.get_xscale() == "log" and high > 10 * low:
+            ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(f"{chr(97 + index)}  {ax.get_title()}", loc="left", fontsize="medium")
         ax.set_title("", loc="center")
 
