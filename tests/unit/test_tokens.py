@@ -1,11 +1,11 @@
-"""The input model: zero mean, variance sigma_x^2, correlation rho between tokens, also negative."""
+"""The input models: correlated Gaussian tokens, and simplices with an exact Gram matrix."""
 
 import math
 
 import pytest
 import torch
 
-from sigprop.tasks.tokens import gaussian_tokens
+from sigprop.tasks.tokens import gaussian_tokens, simplex_tokens
 
 
 def draw(rho: float, seed: int = 0, n: int = 4, d: int = 50, networks: int = 4000, **options):
@@ -88,3 +88,75 @@ def test_bad_input_is_one_line(changes: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
         draw(**{"rho": 0.1} | changes)
     assert "\n" not in str(error.value)
+
+
+# -------------------------------------------------------------------- exact simplices
+
+
+@pytest.mark.parametrize("rho", [-1 / 4, 0.0, 0.3, 1 - 1e-6, 1.0])
+def test_simplex_has_its_gram_matrix_exactly(rho: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = simplex_tokens(6, 5, 20, q=2.5, rho=rho, generator=generator, dtype=torch.float64)
+    expected = torch.full((6, 5, 5), rho * 2.5, dtype=torch.float64)
+    expected.diagonal(dim1=1, dim2=2).fill_(2.5)
+    torch.testing.assert_close(x @ x.mT / 20, expected, rtol=0, atol=1e-13)
+
+
+def test_simplex_keeps_small_differences() -> None:
+    """|x_i - x_k|^2 = 2 q d (1 - rho), to relative precision."""
+    rho = torch.tensor([1 - 1e-9] * 3, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    x = simplex_tokens(3, 4, 50, q=1.0, rho=rho, generator=generator, dtype=torch.float64)
+    squared = (x[:, 1:] - x[:, :-1]).square().sum(-1)
+    expected = (2 * 50 * (1 - rho))[:, None].expand(3, 3)
+    torch.testing.assert_close(squared, expected, rtol=1e-5, atol=0)
+
+
+def test_simplex_has_a_random_direction() -> None:
+    """Each coordinate of a token has variance q and is uncorrelated with the others."""
+    networks, d = 4000, 6
+    x = simplex_tokens(
+        networks,
+        3,
+        d,
+        q=1.0,
+        rho=0.4,
+        generator=torch.Generator().manual_seed(5),
+        dtype=torch.float64,
+    )[:, 0]
+    found = x.T @ x / networks
+    # fourth moments of a uniform direction: 3 d / (d + 2) on, d / (d + 2) off the diagonal
+    error = torch.full((d, d), math.sqrt(d / (d + 2) / networks), dtype=torch.float64)
+    error.fill_diagonal_(math.sqrt((3 * d / (d + 2) - 1) / networks))
+    assert ((found - torch.eye(d, dtype=torch.float64)).abs() < 4.5 * error).all()
+    assert (x.mean(0).abs() < 4.5 / math.sqrt(networks)).all()
+
+
+def test_simplex_of_each_network_its_own() -> None:
+    q, rho = torch.tensor([1.0, 4.0]), torch.tensor([0.0, 0.5])
+    options = {"q": q, "rho": rho, "dtype": torch.float64}
+    x = simplex_tokens(2, 3, 8, generator=torch.Generator().manual_seed(1), **options)
+    gram = x @ x.mT / 8
+    assert gram[0, 0, 0] == pytest.approx(1.0)
+    assert gram[1, 0, 0] == pytest.approx(4.0)
+    assert gram[1, 0, 1] == pytest.approx(2.0)
+    shared = simplex_tokens(1, 3, 8, generator=torch.Generator().manual_seed(1), **options)
+    assert shared.shape == (2, 3, 8)
+    torch.testing.assert_close(shared[1].mean(0), shared[0].mean(0) * 2 * math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rho": -0.6}, r"rho must lie in .*got values from -0.6"),
+        ({"rho": 1.1}, "rho must lie in"),
+        ({"q": 0.0}, "q must be positive, got 0.0"),
+        ({"n_tokens": 9}, r"n_tokens must lie in \[2, d_model\] = \[2, 8\], got 9"),
+        ({"n_tokens": 1}, "n_tokens must lie in"),
+    ],
+)
+def test_simplex_that_does_not_exist(change: dict, message: str) -> None:
+    some = {"n_networks": 2, "n_tokens": 3, "d_model": 8, "q": 1.0, "rho": 0.1} | change
+    sizes = [some.pop(name) for name in ("n_networks", "n_tokens", "d_model")]
+    with pytest.raises(ValueError, match=message):
+        simplex_tokens(*sizes, generator=torch.Generator(), **some)

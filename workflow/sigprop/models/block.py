@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sigprop.models.schemes import ACTIVATIONS, Activation, Branch, Scheme, check_name
+from sigprop.models.schemes import ACTIVATIONS, Activation, Branch, Family, Scheme, check_name
 
 Attention = Literal["softmax", "uniform"]
 ATTENTIONS: tuple[Attention, ...] = ("softmax", "uniform")
@@ -58,7 +58,9 @@ def block(
     norm: Norm = layer_norm,
     strengths: Mapping[Branch, float | Tensor] | None = None,
 ) -> BlockOutput:
-    """Apply one block: for each sub-layer, X <- norm_after(X + alpha branch(norm_before(X))).
+    """Apply one block: for each sub-layer, X <- norm_after(s X + alpha branch(norm_before(X))).
+
+    s is 1, or sqrt(1 - alpha^2) where the sub-layer's skip is "variance_preserving".
 
     Args:
         x: (..., n, d) residual stream, float32 or float64.
@@ -69,16 +71,18 @@ def block(
         depth: L, the number of blocks of the whole stack; sets the strengths.
         n_heads: h; each head has d_k = d / h. One head has no output projection.
         d_ff: hidden width of the feed-forward branch; None takes d.
-        activation: "relu" or "linear" (identity).
+        activation: "relu", "tanh" or "linear" (identity).
         attention: "softmax", or "uniform" for A = 1 1^T / n (Noci et al. 2022, Assumption 3.1).
         mask: boolean, broadcastable to (..., n, n); True where a query (row) may see a key
             (column). Every row needs at least one True.
         keep_attention: return the attention probabilities.
         norm: normalization; the default has no parameters.
-        strengths: alpha by branch, for trained strengths; None takes the scheme's at `depth`.
+        strengths: alpha by branch, for trained strengths or for one per network, a tensor
+            broadcastable to x; None takes the scheme's at `depth`.
 
     Raises:
-        ValueError: unknown `attention` or `activation`, or n_heads does not divide d.
+        ValueError: unknown `attention` or `activation`, n_heads does not divide d, or a strength
+            given as a number lies outside [0, 1] with skip "variance_preserving".
     """
     check_name("attention", attention, ATTENTIONS)
     check_name("activation", activation, ACTIVATIONS)
@@ -92,9 +96,41 @@ def block(
         else:
             y = feed_forward(z, project, d_ff or x.shape[-1], activation)
         alpha = strengths[sublayer.branch] if strengths else sublayer.strength.at(depth)
+        if sublayer.skip == "variance_preserving":
+            x = variance_preserving_skip(alpha) * x
         x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
         x = norm(x, sublayer.branch) if sublayer.norm_after else x
     return BlockOutput(x, probabilities)
+
+
+def variance_preserving_skip(alpha: float | Tensor) -> float | Tensor:
+    """sqrt(1 - alpha^2); ValueError for a number outside [0, 1], NaN for such tensor entries."""
+    if isinstance(alpha, Tensor):
+        return (1 - alpha.square()).sqrt()
+    if not 0 <= alpha <= 1:
+        raise ValueError(
+            f"alpha must lie in [0, 1] for skip 'variance_preserving', got {alpha}: "
+            "use skip 'unit' or a smaller strength"
+        )
+    return math.sqrt(1 - alpha**2)
+
+
+def with_gains(project: Project, gains: Mapping[Family, float | Tensor]) -> Project:
+    """`project` with the entry variance of the named families multiplied by their gains.
+
+    A product X W is linear in W, so each is multiplied by the root of its gain. Gains are numbers,
+    or tensors broadcastable to the products: (networks, 1, 1) gives each network its own.
+    """
+    roots: dict[str, float | Tensor] = {
+        family: gain.sqrt() if isinstance(gain, Tensor) else math.sqrt(gain)
+        for family, gain in gains.items()
+    }
+
+    def scaled(x: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
+        products = zip(widths, project(x, widths), strict=True)
+        return tuple(roots[family] * y if family in roots else y for family, y in products)
+
+    return scaled
 
 
 def attend(
@@ -139,9 +175,15 @@ def attend(
 def feed_forward(x: Tensor, project: Project, d_ff: int, activation: Activation) -> Tensor:
     """FF(X) = act(X W^F1) W^F2, (..., n, d) -> (..., n, d)."""
     (hidden,) = project(x, {"ff1": d_ff})  # (..., n, d_ff)
-    hidden = functional.relu(hidden) if activation == "relu" else hidden
-    (y,) = project(hidden, {"ff2": x.shape[-1]})
+    (y,) = project(activate(hidden, activation), {"ff2": x.shape[-1]})
     return y
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """ReLU, tanh or, for "linear", x itself, entry by entry."""
+    if activation == "linear":
+        return x
+    return x.tanh() if activation == "tanh" else functional.relu(x)
 
 
 def _uniform(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,7 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sigprop.models.block import ATTENTIONS, Attention, block, layer_norm
+from sigprop.models.block import (
+    ATTENTIONS,
+    Attention,
+    Project,
+    block,
+    layer_norm,
+    with_gains,
+)
 from sigprop.models.coordinates import CoordinateSampler, coordinates_fit
 from sigprop.models.samplers import (
     DISTRIBUTIONS,
@@ -17,7 +24,14 @@ from sigprop.models.samplers import (
     Sampler,
     choose_sampler,
 )
-from sigprop.models.schemes import ACTIVATIONS, Activation, Scheme, check_name
+from sigprop.models.schemes import (
+    ACTIVATIONS,
+    Activation,
+    Branch,
+    Family,
+    Scheme,
+    check_name,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class EncoderConfig:
         depth: L, number of blocks.
         n_heads: h, must divide d_model; each head has d_k = d_v = d_model / n_heads.
         d_ff: hidden width of the feed-forward branch; None takes d_model.
-        activation: "relu" or "linear".
+        activation: "relu", "tanh" or "linear".
         attention: "softmax" or "uniform".
         distribution: of the weight entries, "gaussian" or "uniform".
 
@@ -114,6 +128,8 @@ def stream(
     *,
     mask: Tensor | None = None,
     keep_attention: bool = False,
+    strengths: Mapping[Branch, float | Tensor] | None = None,
+    gains: Mapping[Family, float | Tensor] | None = None,
 ) -> Iterator[LayerState]:
     """Run random encoders forward and yield their states at layers 0 to L.
 
@@ -129,6 +145,9 @@ def stream(
             products like `LawSampler`.
         mask: see `models.block.block`.
         keep_attention: yield the attention probabilities of each layer from 1 on.
+        strengths: alpha by branch in place of the scheme's; tensors (B, 1, 1) give each network
+            its own, so that networks of many settings run together.
+        gains: factors on the entry variances on top of the scheme's, see `block.with_gains`.
 
     Raises:
         ValueError: x or the sampler does not fit the config.
@@ -154,7 +173,7 @@ def stream(
         else:
             sampler = sampler.products
 
-    def project(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
+    def drawn(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
         # The model's widths: in coordinates the block sees fewer columns.
         families = {}
         for family in widths:
@@ -163,6 +182,7 @@ def stream(
             families[family] = (fan_out, variance)
         return sampler.project(z, families, config.n_heads)
 
+    project: Project = with_gains(drawn, gains) if gains else drawn
     yield LayerState(0, x, None)
     for layer in range(1, config.depth + 1):
         x, attention = block(
@@ -177,6 +197,7 @@ def stream(
             mask=mask,
             keep_attention=keep_attention,
             norm=coordinates.norm if coordinates else layer_norm,
+            strengths=strengths,
         )
         x = coordinates.compress(x) if coordinates else x
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():

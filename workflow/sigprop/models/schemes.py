@@ -9,10 +9,13 @@ arXiv 2206.03126, section 2):
     POST-LN   X <- LN( X + alpha F(X) )
     PRE-LN    X <- X + alpha F( LN(X) )
 
-The strength multiplies the branch, never the skip connection.
+The strength multiplies the branch. The skip connection is left alone, X, or with
+`skip = "variance_preserving"` shrunk to sqrt(1 - alpha^2) X, so that a branch of unit variance
+keeps a stream of unit variance (Cowsik et al. 2024, arXiv 2403.02579).
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,12 +24,14 @@ from typing import Literal
 Norm = Literal["none", "post", "pre"]
 Init = Literal["fan_in", "xavier"]
 Branch = Literal["attention", "feed_forward"]
-Activation = Literal["relu", "linear"]
+Activation = Literal["relu", "linear", "tanh"]
+Skip = Literal["unit", "variance_preserving"]
 Family = Literal["q", "k", "v", "o", "ff1", "ff2"]
 
 NORMS: tuple[Norm, ...] = ("none", "post", "pre")
 INITS: tuple[Init, ...] = ("fan_in", "xavier")
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "linear")
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "linear", "tanh")
+SKIPS: tuple[Skip, ...] = ("unit", "variance_preserving")
 FAMILIES: tuple[Family, ...] = ("q", "k", "v", "o", "ff1", "ff2")
 
 
@@ -69,12 +74,13 @@ class Strength:
 
 @dataclass(frozen=True)
 class SubLayer:
-    """One residual sub-layer: X <- norm_after( X + strength * branch( norm_before(X) ) )."""
+    """One residual sub-layer: X <- norm_after( skip X + strength * branch( norm_before(X) ) )."""
 
     branch: Branch
     strength: Strength
     norm_before: bool
     norm_after: bool
+    skip: Skip = "unit"
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,14 @@ class Scheme:
         init: rule for the entry variances, see `variance`.
         he: double the variance of the second feed-forward matrix when the activation is ReLU, so
             that the branch keeps the power it has with the identity. Used by "fan_in" only.
+        skip: coefficient of the skip connections, "unit" for 1 or "variance_preserving" for
+            sqrt(1 - alpha^2), which needs 0 <= alpha <= 1.
+        renorm: LN also at the output of every block, after its feed-forward sub-layer. With "post"
+            that LN is there already.
+        gains: (family, factor on the entry variance) pairs; families not named keep factor 1.
 
-    Raises ValueError for an unknown `norm` or `init` and for tau <= 0.
+    Raises ValueError for an unknown `norm`, `init`, `skip` or family, for tau <= 0, for a gain that
+    is not positive, and for a coefficient outside [0, 1] with "variance_preserving".
     """
 
     name: str
@@ -102,20 +114,35 @@ class Scheme:
     tau: float = 1.0
     init: Init = "fan_in"
     he: bool = True
+    skip: Skip = "unit"
+    renorm: bool = False
+    gains: tuple[tuple[Family, float], ...] = ()
 
     def __post_init__(self) -> None:
         check_name("norm", self.norm, NORMS)
         check_name("init", self.init, INITS)
         if not self.tau > 0:
             raise ValueError(f"tau must be positive, got {self.tau}")
+        check_name("skip", self.skip, SKIPS)
+        for family, gain in self.gains:
+            check_name("gains: family", family, FAMILIES)
+            if not 0 < gain < math.inf:
+                raise ValueError(f"gains: {family} must be positive and finite, got {gain}")
+        for name in ("alpha_attn", "alpha_ff") if self.skip == "variance_preserving" else ():
+            strength: Strength = getattr(self, name)
+            if not 0 <= strength.coefficient <= 1 or strength.depth_power < 0:
+                raise ValueError(
+                    f"{name} must stay in [0, 1] for skip 'variance_preserving', got {strength}: "
+                    "use skip 'unit' or a smaller coefficient"
+                )
 
     @property
     def sublayers(self) -> tuple[SubLayer, SubLayer]:
         """The two sub-layers in the order of computation: attention, then feed-forward."""
         before, after = self.norm == "pre", self.norm == "post"
         return (
-            SubLayer("attention", self.alpha_attn, before, after),
-            SubLayer("feed_forward", self.alpha_ff, before, after),
+            SubLayer("attention", self.alpha_attn, before, after, self.skip),
+            SubLayer("feed_forward", self.alpha_ff, before, after or self.renorm, self.skip),
         )
 
     def variance(
@@ -126,15 +153,18 @@ class Scheme:
             fan_in    1 / fan_in, times 2 for ff2 when `he` and the activation is ReLU
             xavier    2 / (fan_in + fan_out)
 
+        times the gain of the family, if `gains` names it.
+
         q, k and v are fused over heads: fan_in = d_model and fan_out = n_heads * d_k, so that the
         rule does not depend on the number of heads. With d_k = d_v = d_ff = d_model, "fan_in" is
         the paper's rule 1 / d (Noci et al. 2022, section 2). ValueError for an unknown family.
         """
         check_name("family", family, FAMILIES)
+        gain = next((factor for name, factor in self.gains if name == family), 1.0)
         if self.init == "xavier":
-            return 2.0 / (fan_in + fan_out)
+            return gain * 2.0 / (fan_in + fan_out)
         doubled = self.he and family == "ff2" and activation == "relu"
-        return (2.0 if doubled else 1.0) / fan_in
+        return gain * (2.0 if doubled else 1.0) / fan_in
 
 
 ONE = Strength()
