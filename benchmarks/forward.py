@@ -11,14 +11,21 @@ are CPU times of this one thread, per network and layer.
 
 import argparse
 import math
-import resource
-import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
+from timing import (
+    Times,
+    draw_input,
+    elapsed,
+    interleaved,
+    median_ms,
+    median_ratio,
+    peak_gib,
+    ratio,
+    shares,
+)
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from sigprop.models.encoder import EncoderConfig, make_sampler, stream
 from sigprop.models.schemes import SCHEMES
@@ -33,10 +40,6 @@ KINDS = {
     "matrix products": ("bmm", "mm", "addmm", "baddbmm"),
     "softmax": ("_softmax",),
 }
-
-
-def draw_input(n_networks: int, n_tokens: int, d_model: int, seed: int) -> Tensor:
-    return torch.randn(n_networks, n_tokens, d_model, generator=torch.Generator().manual_seed(seed))
 
 
 def forward(x: Tensor, depth: int, sampler: str, seed: int) -> None:
@@ -64,82 +67,51 @@ def plain_loop(x: Tensor, depth: int, seed: int) -> None:
             z = z + alpha * torch.relu(z @ weight(1 / d)) @ weight(2 / d)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    """CPU seconds."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def compare(n_tokens: int, d_model: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds per network and layer of each way, one list entry per interleaved repeat."""
+def compare(n_tokens: int, d_model: int, repeats: int) -> Times:
+    """Time per network and layer of each way, one list entry per interleaved repeat."""
     many = max(4, min(64, 2**15 // d_model))  # networks drawn in law
     few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
     x = draw_input(many, n_tokens, d_model, 0)
-    ways: dict[str, tuple[int, Callable[[int], None]]] = {
-        "law": (many, lambda seed: forward(x, LAW_LAYERS, "law", seed)),
-        "explicit": (few, lambda seed: forward(x[:few], 1, "explicit", seed)),
-        "plain": (few, lambda seed: plain_loop(x[:few], 1, seed)),
-    }
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for repeat in range(repeats + 1):
-        for way, (n_networks, work) in ways.items():
-            # Law is short: average several runs so that all three span a similar time.
-            layers = LAW_LAYERS if way == "law" else 1
-            networks = few * 5 * d_model / (3 * n_tokens) / layers
-            runs = max(1, round(networks / many)) if way == "law" else 1
-            elapsed = seconds(lambda w=work, r=runs, s=repeat: [w(s) for _ in range(r)] and None)
-            if repeat:  # the first is a warm-up
-                times[way].append(elapsed / (runs * n_networks * layers))
-    return times
+    # Law is short: several runs, so that all three span a similar time.
+    runs = max(1, round(few * 5 * d_model / (3 * n_tokens) / LAW_LAYERS / many))
 
+    def law(seed: int) -> None:
+        for _ in range(runs):
+            forward(x, LAW_LAYERS, "law", seed)
 
-def ratio(times: dict[str, list[float]], slow: str, fast: str) -> tuple[float, float, float]:
-    """Median, smallest and largest ratio over repeats."""
-    ratios = [a / b for a, b in zip(times[slow], times[fast], strict=True)]
-    return statistics.median(ratios), min(ratios), max(ratios)
-
-
-def shares(n_tokens: int, d_model: int, sampler: str) -> dict[str, float]:
-    """Share of CPU time by kind of operation, from PyTorch's profiler."""
-    n_networks = max(4, min(64, 2**15 // d_model)) if sampler == "law" else 2
-    x = draw_input(n_networks, n_tokens, d_model, 1)
-    forward(x, 1, sampler, 0)
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        forward(x, LAW_LAYERS if sampler == "law" else 1, sampler, 0)
-    events = {e.key.removeprefix("aten::"): e.self_cpu_time_total for e in profiler.key_averages()}
-    total = sum(events.values())
-    found = {
-        kind: sum(events.get(name, 0.0) for name in names) / total for kind, names in KINDS.items()
-    }
-    return found | {"rest": 1 - sum(found.values())}
+    return interleaved(
+        {
+            "law": (runs * many * LAW_LAYERS, law),
+            "explicit": (few, lambda seed: forward(x[:few], 1, "explicit", seed)),
+            "plain": (few, lambda seed: plain_loop(x[:few], 1, seed)),
+        },
+        repeats,
+    )
 
 
 def report_ratios(n_tokens: int, widths: Iterable[int], repeats: int) -> None:
     targets = {256: 6, 1024: 30, 4096: 100}
     print(f"n = {n_tokens}, {repeats} interleaved repeats, ms per network and layer (medians)")
-    print("     d       law  explicit     plain   explicit/law  (range)  target   plain/explicit")
     for d_model in widths:
         times = compare(n_tokens, d_model, repeats)
-        law, explicit, plain = (
-            1e3 * statistics.median(times[way]) for way in ("law", "explicit", "plain")
-        )
-        gain, low, high = ratio(times, "explicit", "law")
-        loop, loop_low, loop_high = ratio(times, "plain", "explicit")
-        print(
-            f"{d_model:6d} {law:9.3f} {explicit:9.2f} {plain:9.2f}   "
-            f"{gain:6.1f} ({low:.1f} to {high:.1f})  {targets.get(d_model, '-')}   "
-            f"{loop:.2f} ({loop_low:.2f} to {loop_high:.2f})",
-            flush=True,
-        )
+        cells = "  ".join(f"{way} {median_ms(times, way).cpu:.3f}" for way in times)
+        print(f"d {d_model}: {cells}")
+        print(f"    explicit / law   {ratio(times, 'explicit', 'law')}", end="")
+        if target := targets.get(d_model):
+            met = median_ratio(times, "explicit", "law") >= target
+            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
+        print(f"\n    plain / explicit {ratio(times, 'plain', 'explicit')}", flush=True)
 
 
 def report_shares(n_tokens: int, widths: Iterable[int]) -> None:
     print("\nshare of CPU time  " + "  ".join([*KINDS, "rest"]))
     for d_model in widths:
         for sampler in ("law", "explicit"):
-            found = shares(n_tokens, d_model, sampler)
-            cells = "  ".join(f"{found[kind]:{len(kind)}.0%}" for kind in [*KINDS, "rest"])
+            n_networks = max(4, min(64, 2**15 // d_model)) if sampler == "law" else 2
+            layers = LAW_LAYERS if sampler == "law" else 1
+            x = draw_input(n_networks, n_tokens, d_model, 1)
+            found = shares(lambda x=x, k=layers, s=sampler: forward(x, k, s, 0), KINDS)
+            cells = "  ".join(f"{part:{len(kind)}.0%}" for kind, part in found.items())
             print(f"{d_model:7d} {sampler:>9}  {cells}", flush=True)
 
 
@@ -150,24 +122,22 @@ def report_crossover() -> None:
         for part in (0.125, 0.25, 0.375, 0.5, 0.75):
             n_tokens = int(part * d_model)
             x = draw_input(max(2, 2**17 // (n_tokens * d_model)), n_tokens, d_model, 0)
-            runs = [
-                [seconds(lambda s=s, x=x: forward(x, 1, s, 0)) for s in ("explicit", "law")]
-                for _ in range(8)
-            ][1:]
-            cells.append(f"{part:.3f}: {statistics.median(a / b for a, b in runs):.2f}")
+            ways = {
+                way: (1, lambda seed, way=way, x=x: forward(x, 1, way, seed))
+                for way in ("explicit", "law")
+            }
+            times = interleaved(ways, 7)
+            cells.append(f"{part:.3f}: {median_ratio(times, 'explicit', 'law'):.2f}")
         print(f"d {d_model:4d}   " + "   ".join(cells), flush=True)
 
 
 def report_wide(n_networks: int, n_tokens: int, d_model: int, depth: int) -> None:
     x = draw_input(n_networks, n_tokens, d_model, 0)
-    start = time.perf_counter()
-    elapsed = seconds(lambda: forward(x, depth, "law", 0))
-    wall = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    cpu, wall = elapsed(lambda: forward(x, depth, "law", 0))
     print(
         f"{n_networks} networks, n {n_tokens}, d {d_model}, depth {depth}, drawn in law: "
-        f"{elapsed:.1f} s of CPU, {wall:.1f} s on the clock (target below 120 s), "
-        f"{1e3 * elapsed / n_networks / depth:.1f} ms per network and layer, peak {peak:.2f} GiB"
+        f"{cpu:.1f} s of CPU, {wall:.1f} s on the clock (target below 120 s), "
+        f"{1e3 * cpu / n_networks / depth:.1f} ms per network and layer, peak {peak_gib():.2f} GiB"
     )
 
 

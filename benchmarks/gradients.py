@@ -8,20 +8,27 @@
 One thread, float32, n = 32, one head, ReLU, softmax attention, no LN, strengths 1/sqrt(L). Every
 way returns the gradient norms of all weights. Repeats are interleaved and ratios are medians over
 repeats, because the speed of a shared machine drifts. Times are processor time per network and
-layer. Draws in law need 6 n d random numbers per layer (explicit weights 5 d^2), about a third of
-their time at d = 2048; factorizations of X and D take another third.
+layer; draws in law run 16 networks together, explicit weights as many as fit into memory. Per layer
+draws in law need 2 n d_ff + O(n^2) random numbers (explicit weights 5 d^2); in coordinates only the
+ReLU hidden layer has any of its arithmetic at full width.
 """
 
 import argparse
 import math
-import resource
-import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
+from timing import (
+    draw_input,
+    elapsed,
+    interleaved,
+    median_ms,
+    median_ratio,
+    peak_gib,
+    ratio,
+    shares,
+)
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from sigprop.instruments.end_to_end import gradient_norms
 from sigprop.models.encoder import EncoderConfig
@@ -33,13 +40,9 @@ DEPTH = 4
 TARGETS = {1024: 8, 2048: 50}  # explicit / law
 KINDS = {
     "random numbers": ("normal_", "_standard_gamma"),
-    "factorizations": ("geqrf", "ormqr", "triu"),
+    "factorizations": ("geqrf", "ormqr", "triu", "linalg_cholesky_ex", "linalg_solve_triangular"),
     "matrix products": ("bmm", "mm", "addmm", "baddbmm"),
 }
-
-
-def draw_input(n_networks: int, n_tokens: int, d_model: int, seed: int) -> Tensor:
-    return torch.randn(n_networks, n_tokens, d_model, generator=torch.Generator().manual_seed(seed))
 
 
 def norms(x: Tensor, depth: int, sampler: str, seed: int) -> dict[str, Tensor]:
@@ -73,75 +76,36 @@ def plain_autograd(x: Tensor, depth: int, seed: int) -> list[list[Tensor]]:
     return found
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def compare(n_tokens: int, d_model: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds per network and layer of each way, one list entry per interleaved repeat."""
-    few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
-    x = draw_input(16, n_tokens, d_model, 0)
-    ways: dict[str, tuple[int, Callable[[int], object]]] = {
-        "law": (len(x), lambda seed: norms(x, DEPTH, "law", seed)),
-        "explicit": (few, lambda seed: norms(x[:few], DEPTH, "explicit", seed)),
-        "plain": (few, lambda seed: plain_autograd(x[:few], DEPTH, seed)),
-    }
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for repeat in range(repeats + 1):
-        for way, (n_networks, work) in ways.items():
-            elapsed = seconds(lambda w=work, s=repeat: w(s))
-            if repeat:  # the first is a warm-up
-                times[way].append(elapsed / (n_networks * DEPTH))
-    return times
-
-
-def ratio(times: dict[str, list[float]], slow: str, fast: str) -> tuple[float, float, float]:
-    """Median, smallest and largest ratio over repeats."""
-    ratios = [a / b for a, b in zip(times[slow], times[fast], strict=True)]
-    return statistics.median(ratios), min(ratios), max(ratios)
-
-
 def report_ratios(n_tokens: int, widths: Iterable[int], repeats: int) -> None:
     print(f"n = {n_tokens}, {repeats} interleaved repeats, ms per network and layer (medians)")
-    print(
-        "     d       law  explicit     plain   explicit/law  (range)   target   plain/law  (range)"
-    )
     for d_model in widths:
-        times = compare(n_tokens, d_model, repeats)
-        law, explicit, plain = (
-            1e3 * statistics.median(times[way]) for way in ("law", "explicit", "plain")
-        )
-        gain, low, high = ratio(times, "explicit", "law")
-        loop, loop_low, loop_high = ratio(times, "plain", "law")
-        print(
-            f"{d_model:6d} {law:9.3f} {explicit:9.2f} {plain:9.2f}   "
-            f"{gain:6.1f} ({low:.1f} to {high:.1f})   {TARGETS.get(d_model, '-')}   "
-            f"{loop:6.1f} ({loop_low:.1f} to {loop_high:.1f})",
-            flush=True,
-        )
+        few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
+        x = draw_input(16, n_tokens, d_model, 0)
+        ways = {
+            "law": (len(x) * DEPTH, lambda seed, x=x: norms(x, DEPTH, "law", seed)),
+            "explicit": (
+                few * DEPTH,
+                lambda seed, x=x[:few]: norms(x, DEPTH, "explicit", seed),
+            ),
+            "plain": (few * DEPTH, lambda seed, x=x[:few]: plain_autograd(x, DEPTH, seed)),
+        }
+        times = interleaved(ways, repeats)
+        cells = "  ".join(f"{way} {median_ms(times, way).cpu:.2f}" for way in ways)
+        print(f"d {d_model}: {cells}")
+        print(f"    explicit / law {ratio(times, 'explicit', 'law')}", end="")
+        if target := TARGETS.get(d_model):
+            met = median_ratio(times, "explicit", "law") >= target
+            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
+        print(f"\n    plain / law    {ratio(times, 'plain', 'law')}", flush=True)
 
 
 def report_shares(n_tokens: int, widths: Iterable[int]) -> None:
     print("\nshare of CPU time  " + "  ".join([*KINDS, "rest"]))
     for d_model in widths:
         for sampler in ("law", "explicit"):
-            x = draw_input(8 if sampler == "law" else 1, n_tokens, d_model, 1)
-            norms(x, DEPTH, sampler, 0)
-            with profile(activities=[ProfilerActivity.CPU]) as profiler:
-                norms(x, DEPTH, sampler, 0)
-            events = {
-                e.key.removeprefix("aten::"): e.self_cpu_time_total for e in profiler.key_averages()
-            }
-            total = sum(events.values())
-            found = [
-                sum(events.get(name, 0.0) for name in names) / total for names in KINDS.values()
-            ]
-            cells = "  ".join(
-                f"{part:{len(kind)}.0%}"
-                for kind, part in zip([*KINDS, "rest"], [*found, 1 - sum(found)], strict=True)
-            )
+            x = draw_input(16 if sampler == "law" else 1, n_tokens, d_model, 1)
+            found = shares(lambda x=x, s=sampler: norms(x, DEPTH, s, 0), KINDS)
+            cells = "  ".join(f"{part:{len(kind)}.0%}" for kind, part in found.items())
             print(f"{d_model:7d} {sampler:>9}  {cells}", flush=True)
 
 
@@ -152,22 +116,23 @@ def report_crossover() -> None:
         for part in (0.125, 0.25, 0.375, 0.5, 0.75):
             n_tokens = int(part * d_model)
             x = draw_input(max(2, 2**17 // (n_tokens * d_model)), n_tokens, d_model, 0)
-            runs = [
-                [seconds(lambda s=s, x=x: norms(x, 2, s, 0)) for s in ("explicit", "law")]
-                for _ in range(8)
-            ][1:]
-            cells.append(f"{part:.3f}: {statistics.median(a / b for a, b in runs):.2f}")
+            ways = {
+                way: (1, lambda seed, way=way, x=x: norms(x, 2, way, seed))
+                for way in ("explicit", "law")
+            }
+            times = interleaved(ways, 7)
+            cells.append(f"{part:.3f}: {median_ratio(times, 'explicit', 'law'):.2f}")
         print(f"d {d_model:4d}   " + "   ".join(cells), flush=True)
 
 
 def report_one(n_networks: int, n_tokens: int, d_model: int, depth: int, target: str) -> None:
     x = draw_input(n_networks, n_tokens, d_model, 0)
-    elapsed = seconds(lambda: norms(x, depth, "law", 0))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    cpu, wall = elapsed(lambda: norms(x, depth, "law", 0))
     print(
         f"{n_networks} networks, n {n_tokens}, d {d_model}, depth {depth}, drawn in law: "
-        f"{elapsed:.1f} s, {1e3 * elapsed / n_networks / depth:.1f} ms per network and layer, "
-        f"peak {peak:.2f} GiB (target: {target})"
+        f"{cpu:.1f} s of CPU, {wall:.1f} s on the clock, "
+        f"{1e3 * cpu / n_networks / depth:.1f} ms per network and layer, "
+        f"peak {peak_gib():.2f} GiB (target: {target})"
     )
 
 

@@ -1,13 +1,14 @@
 """Cost of the exact Jacobian norms of softmax attention, against automatic differentiation.
 
-    python benchmarks/jacobian.py                  all sections, about two minutes
+    python benchmarks/jacobian.py                  all sections, about three minutes
     python benchmarks/jacobian.py ratios           ours and torch.func.jacrev side by side
+    python benchmarks/jacobian.py batches          one network against 64 in one call
     python benchmarks/jacobian.py scaling          time and peak memory up to (1024, 1024)
     python benchmarks/jacobian.py collapse         accuracy near rank collapse
 
 One thread, float64, CPU, d_k = d_v = d. Times are processor time, which does not count waiting for
-other processes. The two sides of a ratio are timed in turns, and a ratio is that of the best times
-(in brackets: of the medians).
+other processes. The two sides of a ratio are one network each and are timed in turns; a ratio is
+that of the best times, beside the median and range over rounds and the median on the clock.
 """
 
 import argparse
@@ -17,13 +18,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from timing import elapsed, shares
 from torch import Tensor
 from torch.func import jacrev
 
@@ -59,38 +60,65 @@ def ours_qkv(*tensors: Tensor) -> dict[str, Tensor]:
     return attention_jacobian_norms(*tensors, which=("q", "k", "v"))
 
 
-def seconds(f: Callable[..., object], tensors: Sequence[Tensor], calls: int) -> float:
-    start = time.process_time()
+def repeat(f: Callable[..., object], tensors: Sequence[Tensor], calls: int) -> None:
     for _ in range(calls):
         f(*tensors)
-    return (time.process_time() - start) / calls
+
+
+def seconds(f: Callable[..., object], tensors: Sequence[Tensor], calls: int) -> float:
+    return elapsed(lambda: repeat(f, tensors, calls)).cpu / calls
 
 
 def ratios() -> None:
     print("Norms for Q, K, V (+X: and the input): float64, one thread, best time in ms")
     print(
-        f"{'n, d':>9} {'jacrev':>8} {'ours':>8} {'ours +X':>8} {'ratio':>7} {'(median)':>9} "
-        f"{'target':>7} {'':>6} {'Jacobians':>10} {'max rel diff':>13}"
+        f"{'n, d':>9} {'jacrev':>8} {'ours':>8} {'ours +X':>8} {'ratio':>7} {'target':>7} {'':>6} "
+        f"{'median (range), on the clock':>36} {'Jacobians':>10} {'max rel diff':>13}"
     )
     for (n, d), target in RATIO_TARGETS.items():
         tensors = draw(n, d)
         reference, value = by_jacrev(*tensors), ours_qkv(*tensors)
         difference = max(abs(float(value[k] / reference[k]) - 1) for k in "qkv")
-        times: dict[str, list[float]] = {"jacrev": [], "ours": [], "ours +X": []}
+        best = {"jacrev": math.inf, "ours": math.inf, "ours +X": math.inf}
+        rounds: list[tuple[float, float]] = []
         for _ in range(5 if n * d >= 4096 else 12):
-            times["jacrev"].append(seconds(by_jacrev, tensors, 1))
-            for name, f in (("ours", ours_qkv), ("ours +X", attention_jacobian_norms)):
+            slow = elapsed(lambda t=tensors: by_jacrev(*t))
+            best["jacrev"] = min(best["jacrev"], slow.cpu)
+            for name, f in (("ours +X", attention_jacobian_norms), ("ours", ours_qkv)):
                 seconds(f, tensors, 3)  # jacrev has emptied the caches
-                times[name] += [seconds(f, tensors, 10) for _ in range(30)]
-        best = {name: min(t) for name, t in times.items()}
-        of_medians = statistics.median(times["jacrev"]) / statistics.median(times["ours"])
+                calls = [elapsed(lambda f=f, t=tensors: repeat(f, t, 10)) for _ in range(30)]
+                cpu, wall = (statistics.median(z) / 10 for z in zip(*calls, strict=True))
+                best[name] = min([best[name], *(z.cpu / 10 for z in calls)])
+            rounds.append((slow.cpu / cpu, slow.wall / wall))
         ratio = best["jacrev"] / best["ours"]
+        cpu_ratios, wall_ratios = (sorted(z) for z in zip(*rounds, strict=True))
+        spread = (
+            f"{statistics.median(cpu_ratios):.0f}x ({cpu_ratios[0]:.0f} to {cpu_ratios[-1]:.0f}), "
+            f"{statistics.median(wall_ratios):.0f}x"
+        )
         stored = 8 * n * d * 3 * d * d / 1e6
         print(
             f"{n:>4},{d:>4} {1e3 * best['jacrev']:>8.3g} {1e3 * best['ours']:>8.3f} "
-            f"{1e3 * best['ours +X']:>8.3f} {ratio:>6.0f}x "
-            f"{f'({of_medians:.0f}x)':>9} {target:>6}x "
-            f"{'met' if ratio >= target else 'MISSED':>6} {stored:>7.0f} MB {difference:>13.1e}"
+            f"{1e3 * best['ours +X']:>8.3f} {ratio:>6.0f}x {target:>6}x "
+            f"{'met' if ratio >= target else 'MISSED':>6} {spread:>36} "
+            f"{stored:>7.0f} MB {difference:>13.1e}",
+            flush=True,
+        )
+
+
+def batches() -> None:
+    print("Q, K, V, best time in ms per network: one network in a call, and 64")
+    print(f"{'n, d':>9} {'1':>8} {'64':>8}   share of matrix products in the time of one")
+    for n, d in RATIO_TARGETS:
+        one = draw(n, d)
+        many = tuple(torch.stack([z] * 64) for z in one)
+        alone = min(seconds(ours_qkv, one, 10) for _ in range(100))
+        together = min(seconds(ours_qkv, many, 1) for _ in range(20)) / 64
+        products = shares(lambda t=one: repeat(ours_qkv, t, 100), {"products": ("mm", "bmm")})
+        print(
+            f"{n:>4},{d:>4} {1e3 * alone:>8.3f} {1e3 * together:>8.3f}   "
+            f"{products['products']:.0%}",
+            flush=True,
         )
 
 
@@ -181,14 +209,17 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "section", nargs="?", default="all", choices=["all", "ratios", "scaling", "collapse", "row"]
+        "section",
+        nargs="?",
+        default="all",
+        choices=["all", "ratios", "batches", "scaling", "collapse", "row"],
     )
     parser.add_argument("size", nargs="*", type=int, help="n d, for the section row")
     arguments = parser.parse_args()
     if arguments.section == "row":
         row(*arguments.size)
         return
-    sections = {"ratios": ratios, "scaling": scaling, "collapse": collapse}
+    sections = {"ratios": ratios, "batches": batches, "scaling": scaling, "collapse": collapse}
     for name, section in sections.items():
         if arguments.section in ("all", name):
             section()

@@ -64,6 +64,9 @@ def _draw_sublayer(
     _arrow(ax, (_BRANCH, join), (_SKIP + 0.035, join))
     strength = rf"$\times\ \alpha_{index}={sublayer['strength']}$"
     ax.text((_SKIP + _BRANCH) / 2 + 0.02, join + 0.012, strength, ha="center", va="bottom")
+    if sublayer.get("skip") == "variance_preserving":
+        skip = rf"$\times\ \sqrt{{1-\alpha_{index}^2}}$"
+        ax.text(_SKIP - 0.03, (fork + join) / 2, skip, ha="right", va="center", fontsize="small")
     ax.plot(_SKIP, join, "o", markersize=13, markerfacecolor="white", markeredgecolor="0.2")
     ax.text(_SKIP, join, "+", ha="center", va="center_baseline")
     if sublayer["norm_after"]:

@@ -12,7 +12,7 @@ of its attention (Noci et al. 2022, arXiv 2206.03126, section 3).
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from sigprop.instruments.propagation import measure
 from sigprop.instruments.tokens import token_sums
 from sigprop.models.block import block, layer_norm
 from sigprop.models.encoder import EncoderConfig
-from sigprop.models.gradients import GradientSampler
+from sigprop.models.gradient_coordinates import CoordinateGradients, Frame
+from sigprop.models.gradients import GradientSampler, LawGradients
 from sigprop.models.schemes import Scheme
 
 # Networks run together while the numbers kept for the backward pass stay below this, at least one.
@@ -46,7 +47,8 @@ def gradient_norms(
             One network per entry of the first dimension.
         config, scheme: shape and scheme of the networks.
         sampler: from `models.gradients`, draws fresh weights for every block.
-        readout: R (B, n_tokens, d_model); None draws it from the sampler's generator.
+        readout: R (B, n_tokens, d_model); None draws it from the sampler's generator. A given R
+            takes `LawGradients` in place of `CoordinateGradients`, which draw their own.
         local: also measure tokens and attention Jacobians of every layer.
 
     Returns:
@@ -72,7 +74,7 @@ def gradient_norms(
     run together; a network does not depend on the input of another.
 
     Raises:
-        ValueError: x or readout does not fit the config.
+        ValueError: x, readout or the sampler does not fit the config.
         FloatingPointError: activations or gradients became infinite or NaN.
     """
     if x.ndim != 3 or x.shape[1:] != (config.n_tokens, config.d_model):
@@ -81,17 +83,34 @@ def gradient_norms(
         )
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"x must be float32 or float64, got {x.dtype}")
-    if readout is None:
+    if isinstance(sampler, CoordinateGradients):
+        if sampler.activation != config.activation or sampler.d_ff != config.hidden:
+            raise ValueError(
+                f"the sampler was made for activation {sampler.activation!r} and d_ff "
+                f"{sampler.d_ff}, the config has {config.activation!r} and {config.hidden}: use "
+                "make_gradient_sampler with this config"
+            )
+        if readout is not None:  # only a read-out that is drawn fits into coordinates
+            sampler = LawGradients(sampler.generator)
+    coordinates = isinstance(sampler, CoordinateGradients)
+    if readout is not None and readout.shape != x.shape:
+        raise ValueError(f"readout must be {tuple(x.shape)} like x, got {tuple(readout.shape)}")
+    if readout is None and not coordinates:
         readout = torch.empty_like(x, memory_format=torch.contiguous_format)
         readout.normal_(generator=sampler.generator)
-    elif readout.shape != x.shape:
-        raise ValueError(f"readout must be {tuple(x.shape)} like x, got {tuple(readout.shape)}")
-    readout = readout.to(x.dtype) / math.sqrt(config.n_tokens * config.d_model)
 
-    size = _networks_at_once(config, sampler.name, x.element_size())
+    kind = "coordinates" if coordinates else sampler.name
+    size = _networks_at_once(config, kind, x.element_size())
     parts = [
-        _some_networks(x_part, config, scheme, sampler, r_part, local)
-        for x_part, r_part in zip(x.split(size), readout.split(size), strict=True)
+        _some_networks(
+            x[k : k + size],
+            config,
+            scheme,
+            sampler,
+            None if readout is None else readout[k : k + size].to(x.dtype),
+            local,
+        )
+        for k in range(0, len(x), size)
     ]
     return {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}
 
@@ -101,19 +120,21 @@ def _some_networks(
     config: EncoderConfig,
     scheme: Scheme,
     sampler: GradientSampler,
-    readout: Tensor,
+    readout: Tensor | None,
     local: bool,
 ) -> dict[str, Tensor]:
-    """`gradient_norms` of networks that fit into memory together; readout = dLoss/dX^L."""
+    """`gradient_norms` of networks that fit into memory together; no readout: in coordinates."""
     measured: dict[str, list[Tensor]] = defaultdict(list)
     attended: list[Tensor] = []  # input, queries, keys and values of the current layer
+    coordinates = sampler if isinstance(sampler, CoordinateGradients) else None
+    norm = coordinates.norm if coordinates else layer_norm
 
     def project(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
-        d_in = z.shape[-1]
-        families = {
-            family: (width, scheme.variance(family, d_in, width, config.activation))
-            for family, width in widths.items()
-        }
+        families = {}  # with the model's widths: in coordinates the block sees other columns
+        for family in widths:
+            fan_in, fan_out = config.fans(family)
+            variance = scheme.variance(family, fan_in, fan_out, config.activation)
+            families[family] = (fan_out, variance)
         products = dict(zip(families, sampler.project(z, families, config.n_heads), strict=True))
         if "k" in families:
             # The softmax does not see a shift that is common to all keys. Taking it away here keeps
@@ -121,6 +142,8 @@ def _some_networks(
             products["k"] = products["k"] - products["k"][..., :1, :]
             if local:
                 attended[:] = (y.detach() for y in (z, *(products[name] for name in "qkv")))
+            if coordinates:  # the block divides logits by sqrt(width / h) in place of sqrt(d / h)
+                products["q"] = products["q"] * math.sqrt(coordinates.width / config.d_model)
         return tuple(products.values())
 
     def look(found: Mapping[str, Tensor]) -> None:
@@ -129,6 +152,8 @@ def _some_networks(
 
     sampler.record.clear()
     tape: list[tuple[Tensor, Tensor]] = []  # input and output of every layer
+    frames: list[Frame] = []  # in coordinates, from every layer to the next
+    x = coordinates.enter(x) if coordinates else x
     for layer in range(1, config.depth + 1):
         x = x.detach().requires_grad_()
         y = block(
@@ -140,25 +165,36 @@ def _some_networks(
             d_ff=config.hidden,
             activation=config.activation,
             attention=config.attention,
+            norm=norm,
         ).x
         _check_finite("activations", y, layer, config, scheme)
         tape.append((x, y))
         if local:
             look(_cosines(x.detach()))
-            look(_sums_of_attention_input(x.detach(), scheme))
+            before = scheme.sublayers[0].norm_before
+            look(token_sums(norm(x.detach(), "attention") if before else x.detach()))
             if attended:
-                look(_attention_jacobians(*attended, tau=scheme.tau, n_heads=config.n_heads))
-        x = y
+                look(_attention_jacobians(attended, scheme.tau, config.d_model, config.n_heads))
+        x = y.detach()
+        if coordinates and layer < config.depth:
+            x, frame = coordinates.compress(x)
+            frames.append(frame)
     if local:
-        look(_cosines(x.detach()))
+        look(_cosines(x))
 
-    gradient = readout  # dLoss/dX^l, from l = L down to 0
+    # dLoss/dX^l, from l = L down to 0
+    if readout is not None:
+        gradient = readout / math.sqrt(config.n_tokens * config.d_model)
+    elif coordinates:
+        gradient = coordinates.readout(len(x), x)
     norms = [_squared_norm(gradient)]
     while tape:
         x, y = tape.pop()
         (gradient,) = torch.autograd.grad(y, x, gradient)
         _check_finite("gradients", gradient, len(tape) + 1, config, scheme)
         norms.append(_squared_norm(gradient))
+        if coordinates and frames:
+            gradient = coordinates.back(gradient, frames.pop())
     gradients = {f"grad_{family}": norm for family, norm in sampler.record.take().items()}
     gradients["grad_x"] = torch.stack(norms[::-1])
     return gradients | {name: torch.stack(values) for name, values in measured.items()}
@@ -169,19 +205,18 @@ def _cosines(x: Tensor) -> dict[str, Tensor]:
     return {name: values[name] for name in ("cos_mean", "one_minus_cos")}
 
 
-def _sums_of_attention_input(x: Tensor, scheme: Scheme) -> dict[str, Tensor]:
-    return token_sums(layer_norm(x) if scheme.sublayers[0].norm_before else x)
-
-
 def _attention_jacobians(
-    x: Tensor, q: Tensor, k: Tensor, v: Tensor, *, tau: float, n_heads: int
+    attended: Sequence[Tensor], tau: float, d_model: int, n_heads: int
 ) -> dict[str, Tensor]:
-    """Squared Jacobian norms of softmax attention, summed over heads, (B,) each."""
-    d_k = x.shape[-1] // n_heads
-    q, k, v = (y.unflatten(-1, (n_heads, -1)).transpose(1, 2) for y in (q, k, v))
-    # A sampler may return fewer than d_k columns of q and k: the scale stays tau / sqrt(d_k).
-    tau *= math.sqrt(q.shape[-1] / d_k)
+    """Squared Jacobian norms of softmax attention from x, q, k, v, summed over heads, (B,) each."""
+    d_h = d_model // n_heads
+    x, *qkv = attended
+    q, k, v = (y.unflatten(-1, (n_heads, -1)).transpose(1, 2) for y in qkv)
+    # A sampler may return fewer columns than d_h: the scale stays tau / sqrt(d_h), and ||dS/dW^V||
+    # counts all features.
+    tau *= math.sqrt(q.shape[-1] / d_h)
     norms = jacobian_norms_from_qkv(x.unsqueeze(1), q, k, v, tau=tau)
+    norms["v"] *= d_h / v.shape[-1]
     return {f"jacobian_{name}": norm.sum(1) for name, norm in norms.items()}
 
 
@@ -201,9 +236,12 @@ def _check_finite(what: str, x: Tensor, layer: int, config: EncoderConfig, schem
 
 def _networks_at_once(config: EncoderConfig, sampler: str, bytes_per_number: int) -> int:
     """How many networks keep less than SAVED_BYTES from the forward to the backward pass."""
-    n, d, d_ff = config.n_tokens, config.d_model, config.hidden
+    n, d, d_ff, h = config.n_tokens, config.d_model, config.hidden, config.n_heads
     # Tokens: input, LN inputs, factor and draws of q, k, v, o, ff1 (d wide), ff1 and ff2 (d_ff).
-    saved = n * (10 * d + 4 * d_ff) + config.n_heads * n * (5 * n)
+    saved = n * (10 * d + 4 * d_ff) + h * n * (5 * n)
     if sampler == "explicit":
         saved += 4 * d * d + 2 * d * d_ff
+    if sampler == "coordinates":  # d_ff as above, for each head 2 n columns of q, k, v, the stream
+        hidden = min(d_ff, 2 * n) if config.activation == "linear" else d_ff
+        saved = n * (4 * hidden + h * 30 * n + 60 * n)
     return max(1, SAVED_BYTES // (config.depth * saved * bytes_per_number))

@@ -286,22 +286,20 @@ def _weight_norms(
             norms["x"] = 1.0, _input_norm(a, t_c, gram_t, u, sq, cut, *for_input)
             g, removed = g[..., :-1], removed[..., :-1]
     if outer:
-        weight = _stack([vecdot(z, z) for z in outer.values()], -1)  # (..., n, f)
-        total = (weight * g).sum(-2)  # (..., f)
-        if _cancelled(g, removed):  # in some row: does it matter to the sum?
-            lost = (weight * removed).sum(-2) > _MAX_CANCELLATION * total
-            for f, name in enumerate(outer):
-                if not lost[..., f].any():
-                    continue
-                g_f = _row_by_row(lost[..., f], a, t_c, inner[name], _square_of_covariance)
-                refined = vecdot(weight[..., f], g_f)
-                total[..., f] = torch.where(lost[..., f], refined, total[..., f])
-        # rounding can leave a negative of order 1e-16 of the terms
-        total.clamp_(min=0.0)
         c_sq = c * c if isinstance(c, float) else (c * c)[..., 0, 0]
-        norms |= {name: (c_sq, total[..., f]) for f, name in enumerate(outer)}
+        doubtful = _cancelled(g, removed)  # in some row: does it matter to the sum?
+        for f, (name, z) in enumerate(outer.items()):
+            weight = vecdot(z, z)  # (..., n)
+            total = vecdot(weight, g[..., f])
+            if doubtful:
+                lost = vecdot(weight, removed[..., f]) > _MAX_CANCELLATION * total
+                if lost.any():
+                    g_f = _row_by_row(lost, a, t_c, inner[name], _square_of_covariance)
+                    total = torch.where(lost, vecdot(weight, g_f), total)
+            # rounding can leave a negative of order 1e-16 of the terms
+            norms[name] = c_sq, total.relu_()
     if "v" in names:
-        norms["v"] = gain, torch.linalg.vector_norm(a @ x, dim=(-2, -1)).square()
+        norms["v"] = gain, (a @ x).square().sum((-2, -1))
     return norms
 
 
@@ -331,7 +329,7 @@ def _covariance_norms(
 
 def _cancelled(value: Tensor, removed: Tensor) -> bool:
     """Whether a removed term exceeds its result by too much, or either is not a number."""
-    return not torch.sub(removed, value, alpha=_MAX_CANCELLATION).max() <= 0.0
+    return not torch.sub(removed, value, alpha=_MAX_CANCELLATION).max().item() <= 0.0
 
 
 def _square_of_covariance(index: tuple[Tensor, ...], cov: Tensor, spread: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ acts on their entries. The keys of a head, k = s F G^K, may be rotated so that G
 Bartlett's T (c, c) with d_k degrees of freedom. Only q k^T is used, so of the queries only the
 coordinates along those c directions count, and these are iid N(0, 1), independent of T. The values
 of each of several heads (which the output projection mixes) and a linear hidden layer are drawn
-like keys. Only the ReLU hidden layer, which depends on the basis, has its full width d_F; it is
-factorized once for the way back. Per block this leaves n d_F + O(n^2) random numbers.
+like keys. Only a ReLU or tanh hidden layer, which depends on the basis, has its full width d_F; it
+is factorized once for the way back. Per block this leaves n d_F + O(n^2) random numbers.
 """
 
 import math
@@ -145,7 +145,7 @@ class CoordinateSampler:
             q and k: (B, r, h * min(c, d_k)), with the law of q k^T, scaled for logits that the
             block divides by sqrt(width / h) in place of sqrt(d / h).
             v of several heads: (B, r, h * min(c, d_h)).
-            ff1: (B, r, d_ff) for ReLU, (B, r, min(c, d_ff)) for a linear activation.
+            ff1: (B, r, d_ff) for ReLU and tanh, (B, r, min(c, d_ff)) for a linear activation.
 
         Raises ValueError when x requires a gradient.
         """

@@ -42,6 +42,8 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from sigprop.models.encoder import EncoderConfig
+from sigprop.models.gradient_coordinates import CoordinateGradients, gradient_coordinates_fit
+from sigprop.models.gradient_record import GradientRecord, referred, squared_norm, triangle
 from sigprop.models.samplers import (
     Distribution,
     ExplicitSampler,
@@ -50,50 +52,6 @@ from sigprop.models.samplers import (
     bartlett,
     choose_sampler,
 )
-
-
-class GradientRecord:
-    """Squared norms of weight gradients, one entry per product, filled by the backward pass."""
-
-    def __init__(self) -> None:
-        self._norms: dict[str, list[Tensor | None]] = {}
-
-    def clear(self) -> None:
-        """Forget everything, as after a pass that failed."""
-        self._norms = {}
-
-    def open(self, family: str) -> int:
-        """A place for one product with the weights of `family`; its number among them."""
-        places = self._norms.setdefault(family, [])
-        places.append(None)
-        return len(places) - 1
-
-    def fill(self, family: str, place: int, norm: Tensor) -> None:
-        """Note ||dLoss/dW||^2 (B,). RuntimeError when the place is taken."""
-        if self._norms[family][place] is not None:
-            raise RuntimeError(
-                f"product {place} of family {family!r} was differentiated already: "
-                "run the forward pass again before each backward pass"
-            )
-        self._norms[family][place] = norm
-
-    def take(self) -> dict[str, Tensor]:
-        """{family: (products, B) float64} in the order of the forward pass; empties the record.
-
-        RuntimeError when the backward pass has not reached some product.
-        """
-        norms, self._norms = self._norms, {}
-        taken = {}
-        for family, places in norms.items():
-            found = [norm for norm in places if norm is not None]
-            if len(found) < len(places):
-                raise RuntimeError(
-                    f"{len(places) - len(found)} of {len(places)} products of family {family!r} "
-                    "have no gradient: call backward on a loss that depends on all of them, with "
-                    "an input that requires grad"
-                )
-            taken[family] = torch.stack(found)
-        return taken
 
 
 class GradientSampler(Protocol):
@@ -187,10 +145,18 @@ class LawGradients:
 def make_gradient_sampler(
     config: EncoderConfig, generator: torch.Generator, name: str = "auto"
 ) -> GradientSampler:
-    """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`."""
-    if choose_sampler(name, config.n_tokens, config.d_model, config.distribution) == "law":
-        return LawGradients(generator)
-    return ExplicitGradients(generator, config.distribution)
+    """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`.
+
+    Draws in law keep stream and gradients in coordinates when d_model has room for them.
+    """
+    n, d = config.n_tokens, config.d_model
+    if choose_sampler(name, n, d, config.distribution) == "explicit":
+        return ExplicitGradients(generator, config.distribution)
+    if gradient_coordinates_fit(n, d):
+        return CoordinateGradients(
+            generator, n, d, config.n_heads, config.activation, config.hidden
+        )
+    return LawGradients(generator)
 
 
 class _ExplicitProducts(Function):
@@ -202,7 +168,7 @@ class _ExplicitProducts(Function):
         scales: Mapping[str, float],
         record: GradientRecord,
     ) -> tuple[Tensor, ...]:
-        r_x = _triangle(_referred(x).mT)  # (B, min(d_in, r), r)
+        r_x = triangle(referred(x).mT)  # (B, min(d_in, r), r)
         ctx.save_for_backward(r_x, *w.values())
         ctx.scales, ctx.record = scales, record
         ctx.places = {family: record.open(family) for family in w}
@@ -215,7 +181,7 @@ class _ExplicitProducts(Function):
         r_x, *w = ctx.saved_tensors
         terms = []
         for (family, place), d, w_f in zip(ctx.places.items(), cotangents, w, strict=True):
-            ctx.record.fill(family, place, _squared_norm(r_x, _triangle(d.mT)))
+            ctx.record.fill(family, place, squared_norm(r_x, triangle(d.mT)))
             terms.append((ctx.scales[family] * d) @ w_f.mT)  # (B, r, width) @ (B, width, d_in)
         return sum(terms[1:], terms[0]), None, None, None
 
@@ -230,7 +196,7 @@ class _LawProducts(Function):
         generator: torch.Generator,
         record: GradientRecord,
     ) -> tuple[Tensor, ...]:
-        a = _referred(x).mT  # (B, d_in, r)
+        a = referred(x).mT  # (B, d_in, r)
         tau = x.new_empty(a.shape[0], a.shape[2])
         torch.geqrf(a, out=(a, tau))  # in place: R above the diagonal, the reflections below
         ctx.save_for_backward(a, tau, *g.values())
@@ -251,12 +217,12 @@ class _LawProducts(Function):
         inside = a.new_zeros(n_networks, r, r)  # sum_f s_f D_f G_f^T
         triangles = []
         for (family, place), d, g_f in zip(ctx.places.items(), cotangents, g, strict=True):
-            s, t = ctx.scales[family], _triangle(d.mT)  # (B, min(width, r), r)
-            ctx.record.fill(family, place, _squared_norm(r_x, t))
+            s, t = ctx.scales[family], triangle(d.mT)  # (B, min(width, r), r)
+            ctx.record.fill(family, place, squared_norm(r_x, t))
             triangles.append(s * t)
             inside = torch.baddbmm(inside, d, g_f.mT, alpha=s)
         # T^T T = sum_f s_f^2 D_f D_f^T
-        t = triangles[0] if len(triangles) == 1 else _triangle(torch.cat(triangles, dim=1))
+        t = triangles[0] if len(triangles) == 1 else triangle(torch.cat(triangles, dim=1))
         fresh = a.new_empty(n_networks, t.shape[1], d_in - r).normal_(generator=ctx.generator)
         z = torch.cat([inside.flip(-1), t.mT @ fresh], dim=-1)  # (B, r, d_in)
         return torch.ormqr(a, tau, z.mT).mT, None, None, None, None
@@ -271,30 +237,3 @@ def _rows(x: Tensor) -> Tensor:
     if x.ndim < 3:
         raise ValueError(f"x must be (networks, ..., tokens, d), got shape {tuple(x.shape)}")
     return x.reshape(x.shape[0], -1, x.shape[-1])
-
-
-def _referred(x: Tensor) -> Tensor:
-    """Y_0 = X_0, Y_i = X_i - X_0, (B, r, d)."""
-    y = x - x[:, :1]
-    y[:, 0] = x[:, 0]
-    return y
-
-
-def _triangle(a: Tensor) -> Tensor:
-    """R of a QR factorization of a (B, p, r), shape (B, min(p, r), r)."""
-    a = a.mT.clone(memory_format=torch.contiguous_format).mT  # LAPACK's order, overwritten
-    tau = a.new_empty(a.shape[0], min(a.shape[1:]))
-    torch.geqrf(a, out=(a, tau))
-    return a[:, : a.shape[2]].triu()
-
-
-def _squared_norm(r_x: Tensor, t: Tensor) -> Tensor:
-    """||X^T D||^2 (B,) in float64 from triangles, R^T R = Y Y^T (r, r) and T^T T = D D^T.
-
-    X^T D = Y^T D' with D'_0 = sum_i D_i and D'_i = D_i otherwise, so that with D' = T'^T Q_D^T the
-    norm is that of R T'^T: no difference of large numbers when the rows of X are nearly equal and
-    those of D add up to nearly nothing.
-    """
-    t, r_x = t.double(), r_x.double()
-    t = torch.cat([t.sum(-1, keepdim=True), t[..., 1:]], dim=-1)
-    return (r_x @ t.mT).square().sum((-2, -1))
