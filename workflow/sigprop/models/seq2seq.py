@@ -1,0 +1,476 @@
+"""Encoder-decoder transformer for translation, built from the sub-layers of `models.block`.
+
+    encoder block    self-attention, feed-forward
+    decoder block    causal self-attention, cross-attention, feed-forward
+
+Each is a residual sub-layer that obeys the scheme, X <- norm_after(s X + alpha F(norm_before(X))),
+with L the depth of its own stack in alpha(L); cross-attention is placed and scaled like
+self-attention. As in `models.trained` there are no biases but those after a normalization, and
+weights of all layers of a stack are one parameter per family. One network per module: there is no
+member axis.
+
+    A = softmax( tau / sqrt(d_k) (X W^Q)(Y W^K)^T ) ,   Y = X or the encoder's output
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sigprop.models.baselines import SCALED_FAMILIES, Recipe
+from sigprop.models.block import variance_preserving_skip
+from sigprop.models.label_smoothing import smoothed_cross_entropy
+from sigprop.models.schemes import Scheme, SubLayer, check_name
+from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
+
+StackBranch = Literal["attention", "cross_attention", "feed_forward"]
+Site = Literal["encoder", "decoder", "cross"]
+Sharing = Literal["none", "decoder", "all"]
+SITES: tuple[Site, ...] = get_args(Site)
+SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
+
+CROSS = "cross_"  # prefix of the families of cross-attention
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Shape of an encoder-decoder.
+
+    Attributes:
+        source_symbols, target_symbols: sizes of the vocabularies.
+        d_model, n_heads, d_ff: as everywhere; each head has d_k = d_model / n_heads.
+        encoder_depth, decoder_depth: blocks of each stack.
+        max_tokens: longest sentence, with its end mark.
+        dropout: rate on embeddings and on the output of every branch, in training mode.
+        attention_dropout: rate on attention probabilities, in training mode.
+        share: embeddings that are one matrix. "decoder": the decoder's input and output. "all":
+            also the encoder's, which needs a joint vocabulary. "none": all separate.
+        heated: attentions that get the `tau` of a forward pass, the others keep the scheme's.
+        pad: symbol that fills sentences up to the length of the batch, on the right.
+
+    Raises ValueError for a size or rate out of range and for an unknown name.
+    """
+
+    source_symbols: int
+    target_symbols: int
+    d_model: int
+    encoder_depth: int
+    decoder_depth: int
+    n_heads: int = 4
+    d_ff: int = 256
+    max_tokens: int = 256
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    share: Sharing = "decoder"
+    heated: tuple[Site, ...] = SITES
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = ("source_symbols", "target_symbols", "d_model", "encoder_depth", "decoder_depth")
+        for name in (*sizes, "n_heads", "d_ff", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.d_model % self.n_heads or self.d_model % 2:
+            raise ValueError(
+                f"d_model = {self.d_model} must be even and a multiple of n_heads = {self.n_heads}"
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        check_name("share", self.share, SHARINGS)
+        for site in self.heated:
+            check_name("heated", site, SITES)
+        if self.share == "all" and self.source_symbols != self.target_symbols:
+            raise ValueError(
+                f"share 'all' needs one vocabulary, got {self.source_symbols} and "
+                f"{self.target_symbols} symbols: use share 'decoder'"
+            )
+        if not 0 <= self.pad < min(self.source_symbols, self.target_symbols):
+            raise ValueError(f"pad must be a symbol of both vocabularies, got {self.pad}")
+
+    def fans(self, family: str) -> tuple[int, int]:
+        """(fan_in, fan_out) of the weights of `family`, heads together."""
+        d = self.d_model
+        return {"ff1": (d, self.d_ff), "ff2": (self.d_ff, d)}.get(family, (d, d))
+
+
+def encoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...]:
+    """The sub-layers of an encoder block, in the order of computation."""
+    return tuple((sublayer.branch, sublayer) for sublayer in scheme.sublayers)
+
+
+def decoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...]:
+    """Those of a decoder block: cross-attention has the record of self-attention."""
+    attention, feed_forward = scheme.sublayers
+    return (
+        ("attention", attention),
+        ("cross_attention", attention),
+        ("feed_forward", feed_forward),
+    )
+
+
+def residual(
+    x: Tensor,
+    branch: Callable[[Tensor], Tensor],
+    sublayer: SubLayer,
+    alpha: float | Tensor,
+    norm: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """X <- norm_after(s X + alpha branch(norm_before(X))), as in `models.block.block`."""
+    y = branch(norm(x) if sublayer.norm_before else x)
+    if sublayer.skip == "variance_preserving":
+        x = variance_preserving_skip(alpha) * x
+    x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
+    return norm(x) if sublayer.norm_after else x
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Inverted dropout: entries are zero with probability `rate`, else divided by 1 - rate.
+
+    On the CPU the decisions compare 16 random bits, four to a draw, so the rate is rounded to a
+    multiple of 2^-16. That is several times faster than PyTorch's, which draws each on its own.
+    """
+    if rate == 0:
+        return x
+    if x.device.type != "cpu":
+        return functional.dropout(x, rate)
+    dropped = min(round(rate * 2**16), 2**16 - 1)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
+    return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+class Cache(Protocol):
+    """Keys and values of tokens decoded before, for every layer (see `models.decoding`)."""
+
+    @property
+    def n_before(self) -> int:
+        """Position of the new tokens in their sentences."""
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Boolean (B, 1, new, all), True where a new token may see a token; None for all."""
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Take those of the new tokens, (B, h, new, d_k), and return all, (B, h, all, d_k)."""
+
+
+class Memory(NamedTuple):
+    """What a decoder needs of the source.
+
+    keys_values: k and v of every decoder layer, each (B, h, S, d_k).
+    visible: (B, 1, 1, S) boolean, True at real tokens.
+    """
+
+    keys_values: tuple[tuple[Tensor, Tensor], ...]
+    visible: Tensor
+
+    def select(self, rows: Tensor) -> "Memory":
+        """The memory of some sentences, `rows` (b,) int64."""
+        kept = tuple((k[rows], v[rows]) for k, v in self.keys_values)
+        return Memory(kept, self.visible[rows])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the attentions of one forward pass of a stack use.
+
+    Attributes:
+        tau, cross_tau: inverse temperatures of self- and cross-attention.
+        visible: boolean, broadcastable to (B, h, n, m), True where a query may see a key.
+        causal: a token sees those up to itself.
+        memory: the source, in a decoder.
+        cache: keys and values of earlier tokens, when decoding.
+    """
+
+    tau: float
+    visible: Tensor | None = None
+    causal: bool = False
+    memory: Memory | None = None
+    cross_tau: float = 1.0
+    cache: Cache | None = None
+
+
+class Stack(nn.Module):
+    """The blocks of an encoder or a decoder.
+
+    Parameters: `weights[family]` (L, fan_in, fan_out), families q, k, v, o (several heads only),
+    ff1, ff2, and in a decoder cross_q, cross_k, cross_v, cross_o. Where a branch normalizes
+    `gains[branch]` and `biases[branch]` (L, d); after a PRE-LN stack `final_gain`, `final_bias`
+    (d,). `strengths[branch]` (L,) if trained.
+    """
+
+    def __init__(
+        self,
+        config: Seq2SeqConfig,
+        recipe: Recipe,
+        sublayers: tuple[tuple[StackBranch, SubLayer], ...],
+        depth: int,
+        gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.config, self.sublayers, self.depth = config, sublayers, depth
+        d, scheme = config.d_model, recipe.scheme
+        attention = ("q", "k", "v", *(("o",) if config.n_heads > 1 else ()))
+        cross = tuple(CROSS + f for f in attention) if len(sublayers) > 2 else ()
+        self.weights = nn.ParameterDict()
+        for family in (*attention, *cross, "ff1", "ff2"):
+            kind = family.removeprefix(CROSS)
+            fan_in, fan_out = config.fans(kind)
+            std = math.sqrt(scheme.variance(kind, fan_in, fan_out))
+            std *= gain if kind in SCALED_FAMILIES else 1.0
+            drawn = torch.randn(depth, fan_in, fan_out, generator=generator)
+            self.weights[family] = nn.Parameter(std * drawn)
+        normalized = [branch for branch, s in sublayers if s.norm_before or s.norm_after]
+        self.gains = nn.ParameterDict({b: nn.Parameter(torch.ones(depth, d)) for b in normalized})
+        self.biases = nn.ParameterDict({b: nn.Parameter(torch.zeros(depth, d)) for b in normalized})
+        self.final = scheme.norm == "pre"
+        if self.final:
+            self.final_gain = nn.Parameter(torch.ones(d))
+            self.final_bias = nn.Parameter(torch.zeros(d))
+        self.strengths: nn.ParameterDict | None = None
+        if recipe.train_strengths:
+            self.strengths = nn.ParameterDict(
+                {b: nn.Parameter(torch.full((depth,), s.strength.at(depth))) for b, s in sublayers}
+            )
+
+    def forward(self, x: Tensor, how: Pass, states: list[Tensor] | None = None) -> Tensor:
+        """X^0 -> X^L, (B, n, d) -> (B, n, d); `states` gets X^0, ..., X^L before a final LN."""
+        # (L, ...) -> L tensors: one stack in the backward pass, not L scatters.
+        weights = {family: w.unbind() for family, w in self.weights.items()}
+        gains = {b: g.unbind() for b, g in self.gains.items()}
+        biases = {b: c.unbind() for b, c in self.biases.items()}
+        alphas = {b: a.unbind() for b, a in (self.strengths or {}).items()}
+        if states is not None:
+            states.append(x)
+        for layer in range(self.depth):
+            here = {family: w[layer] for family, w in weights.items()}
+            for branch, sublayer in self.sublayers:
+                trained = alphas.get(branch)
+                x = residual(
+                    x,
+                    partial(self._branch, branch, layer, here, how),
+                    sublayer,
+                    sublayer.strength.at(self.depth) if trained is None else trained[layer],
+                    partial(layer_norm, gain=gains[branch][layer], bias=biases[branch][layer])
+                    if branch in gains
+                    else nn.Identity(),
+                )
+            if states is not None:
+                states.append(x)
+        return layer_norm(x, self.final_gain, self.final_bias) if self.final else x
+
+    def _branch(
+        self, branch: StackBranch, layer: int, w: Mapping[str, Tensor], how: Pass, z: Tensor
+    ) -> Tensor:
+        """F(Z) of one sub-layer with the weights `w` of its layer, after dropout."""
+        if branch == "attention":
+            q, k, v = self._heads(z @ torch.cat([w["q"], w["k"], w["v"]], -1), 3)
+            if how.cache is not None:
+                k, v = how.cache.append(layer, k, v)
+            y = self._attend(q, k, v, how.tau, how.visible, how.causal)  # (B, n, d)
+            y = y @ w["o"] if "o" in w else y
+        elif branch == "cross_attention":
+            if how.memory is None:
+                raise ValueError("memory is missing: a decoder needs the encoder's output")
+            (q,) = self._heads(z @ w["cross_q"], 1)
+            k, v = how.memory.keys_values[layer]
+            y = self._attend(q, k, v, how.cross_tau, how.memory.visible)
+            y = y @ w["cross_o"] if "cross_o" in w else y
+        else:
+            y = functional.relu(z @ w["ff1"]) @ w["ff2"]
+        return dropout(y, self.config.dropout) if self.training else y
+
+    def keys_values(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Cross-attention's k and v of every layer from the encoder's output (B, S, d)."""
+        w = torch.cat([self.weights["cross_k"], self.weights["cross_v"]], -1)  # (L, d, 2 d)
+        y = self._heads(x @ w.transpose(0, 1).flatten(1), 2 * self.depth)  # all layers at once
+        return tuple(zip(y[::2], y[1::2], strict=True))
+
+    def _heads(self, y: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, n, parts d) -> `parts` tensors (B, h, n, d_k)."""
+        y = y.unflatten(-1, (parts, self.config.n_heads, -1))  # (B, n, parts, h, d_k)
+        return y.permute(2, 0, 3, 1, 4).unbind()
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        tau: float,
+        visible: Tensor | None,
+        causal: bool = False,
+    ) -> Tensor:
+        """softmax(tau / sqrt(d_k) q k^T) v, heads merged: (B, h, n, d_k) -> (B, n, d)."""
+        s = functional.scaled_dot_product_attention(
+            # tau is not put into `scale`: the fused kernel masks before it scales, and 0 inf is NaN
+            q if tau == 1.0 else tau * q,
+            k,
+            v,
+            attn_mask=visible,
+            dropout_p=self.config.attention_dropout if self.training else 0.0,
+            is_causal=causal,
+        )  # (B, h, n, d_k); it divides by sqrt(d_k)
+        return s.transpose(1, 2).flatten(2)
+
+
+class Seq2Seq(nn.Module):
+    """Encoder-decoder with sinusoidal positions and a read-out that is the decoder's embedding.
+
+        X^0 = sqrt(d) Emb[symbols] + pos ,    logits = Y^L Emb_out^T
+
+    Embeddings start as N(0, 1/d) times the recipe's `embedding_gain`. Sentences are int64 rows,
+    padded on the right; every row has at least one symbol that is not padding.
+
+    Args:
+        config: shape.
+        recipe: normalization, strengths, tau and initial weights.
+        generator: draws all weights, on the CPU; move the module to a device afterwards.
+
+    Parameters: `source_embedding` (source_symbols, d) unless shared, `target_embedding`
+    (target_symbols, d), `readout` (target_symbols, d) unless shared, and the stacks' `encoder` and
+    `decoder`.
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: Seq2SeqConfig, recipe: Recipe, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config, self.recipe = config, recipe
+        d = config.d_model
+
+        def embedding(symbols: int) -> nn.Parameter:
+            std = recipe.embedding_gain.at(config.decoder_depth) / math.sqrt(d)
+            return nn.Parameter(std * torch.randn(symbols, d, generator=generator))
+
+        self.target_embedding = embedding(config.target_symbols)
+        self.source_embedding = (
+            self.target_embedding if config.share == "all" else embedding(config.source_symbols)
+        )
+        self.readout = (
+            embedding(config.target_symbols) if config.share == "none" else self.target_embedding
+        )
+        self.encoder = Stack(
+            config,
+            recipe,
+            encoder_sublayers(recipe.scheme),
+            config.encoder_depth,
+            recipe.encoder_gain.at(config.encoder_depth),
+            generator,
+        )
+        self.decoder = Stack(
+            config,
+            recipe,
+            decoder_sublayers(recipe.scheme),
+            config.decoder_depth,
+            recipe.decoder_gain.at(config.decoder_depth),
+            generator,
+        )
+        self.register_buffer("positions", sinusoids(config.max_tokens, d), persistent=False)
+
+    def encode(
+        self, source: Tensor, *, tau: float | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """Encoder output, (B, S) int64 -> (B, S, d).
+
+        Args:
+            tau: inverse temperature of the attentions in `config.heated`; None is the scheme's.
+            states: gets X^0, ..., X^L, each (B, S, d), padding included.
+        """
+        how = Pass(tau=self._tau("encoder", tau), visible=self._real(source))
+        x: Tensor = self.encoder(self._embed(source, self.source_embedding), how, states)
+        return x
+
+    def remember(self, encoded: Tensor, source: Tensor) -> Memory:
+        """What the decoder reads of an encoder output (B, S, d) of `source` (B, S)."""
+        return Memory(self.decoder.keys_values(encoded), self._real(source))
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Memory,
+        *,
+        tau: float | None = None,
+        cache: Cache | None = None,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Decoder output, (B, T) int64 -> (B, T, d); multiply by `readout`.T for logits.
+
+        Without a cache row t sees the symbols up to t. With one, `target` holds symbols of one
+        position, and the cache says what each of them sees.
+        """
+        how = Pass(
+            tau=self._tau("decoder", tau),
+            visible=None if cache is None else cache.visible,
+            causal=cache is None,
+            memory=memory,
+            cross_tau=self._tau("cross", tau),
+            cache=cache,
+        )
+        x = self._embed(target, self.target_embedding, None if cache is None else cache.n_before)
+        y: Tensor = self.decoder(x, how, states)
+        return y
+
+    def forward(self, source: Tensor, target: Tensor, *, tau: float | None = None) -> Tensor:
+        """Logits of the symbol after each of `target`, (B, S), (B, T) -> (B, T, target_symbols)."""
+        return self._decoded(source, target, tau) @ self.readout.T
+
+    def loss(
+        self,
+        source: Tensor,
+        target_in: Tensor,
+        target_out: Tensor,
+        *,
+        tau: float | None = None,
+        label_smoothing: float = 0.0,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> Tensor:
+        """Cross-entropy of `target_out` given the source and `target_in`, in nats.
+
+        Args:
+            source: (B, S) int64.
+            target_in, target_out: (B, T) int64, what the decoder reads (a start mark first) and
+                what it must predict at each place (the end mark last).
+            label_smoothing: see `models.label_smoothing`.
+            reduction: "mean" or "sum" over the real tokens of target_out.
+        """
+        check_name("reduction", reduction, ("mean", "sum"))
+        hidden = self._decoded(source, target_in, tau)
+        wanted = target_out.flatten()
+        real = (wanted != self.config.pad).nonzero().squeeze(1)
+        rows = hidden.flatten(0, 1).index_select(0, real)  # (N, d): no read-out for padding
+        losses = smoothed_cross_entropy(rows, self.readout, wanted[real], label_smoothing)
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    def _decoded(self, source: Tensor, target: Tensor, tau: float | None) -> Tensor:
+        return self.decode(target, self.remember(self.encode(source, tau=tau), source), tau=tau)
+
+    def _tau(self, site: Site, tau: float | None) -> float:
+        return self.recipe.scheme.tau if tau is None or site not in self.config.heated else tau
+
+    def _real(self, tokens: Tensor) -> Tensor:
+        """(B, n) -> (B, 1, 1, n), True at symbols that are not padding."""
+        return (tokens != self.config.pad)[:, None, None]
+
+    def _embed(self, tokens: Tensor, embedding: Tensor, position: int | None = None) -> Tensor:
+        """X^0 of a sentence, or with a position of symbols that all stand there; (B, n, d)."""
+        last = tokens.shape[1] if position is None else position + 1
+        if last > self.config.max_tokens:
+            raise ValueError(
+                f"sentence of {last} symbols is longer than max_tokens = {self.config.max_tokens}: "
+                "shorten it or raise max_tokens"
+            )
+        places = self.positions[:last] if position is None else self.positions[position]
+        x = math.sqrt(self.config.d_model) * functional.embedding(tokens, embedding) + places
+        return dropout(x, self.config.dropout) if self.training else x
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    """LN over features with a gain and a bias (d,)."""
+    return functional.layer_norm(x, x.shape[-1:], gain, bias, LAYER_NORM_EPS)
