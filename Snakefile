@@ -34,6 +34,7 @@ rule all:
     input:
         figure_outputs(FIGURES),
         f"{RESULTS}/claims/claims.json",
+        f"{RESULTS}/index.html",
 
 
 rule figures:
@@ -48,6 +49,12 @@ rule noci2022:
         figure_outputs(figure for figure in FIGURES if figure.paper == "noci2022"),
 
 
+rule cowsik2024:
+    """Figures of Cowsik et al. 2024."""
+    input:
+        figure_outputs(figure for figure in FIGURES if figure.paper == "cowsik2024"),
+
+
 rule extensions:
     """Figures of our own."""
     input:
@@ -58,10 +65,12 @@ localrules:
     all,
     figures,
     noci2022,
+    cowsik2024,
     extensions,
 
 
 include: "workflow/rules/experiments.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/pages.smk"
 include: "workflow/rules/targets.smk"

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import made_up_geometry
+import made_up_training
 import numpy as np
 import pandas as pd
 import pytest
@@ -514,6 +516,10 @@ FAILS = {
 }
 
 
+HOLDS |= made_up_training.HOLDS | made_up_geometry.HOLDS
+FAILS |= made_up_training.FAILS | made_up_geometry.FAILS
+
+
 def test_every_claim_has_a_table_where_it_holds_and_one_where_it_fails() -> None:
     assert set(HOLDS) == set(CLAIMS) == {name.split()[0] for name in FAILS}
 
@@ -536,6 +542,11 @@ def test_too_few_networks_are_inconclusive(rows: Rows) -> None:
     at = {"scheme": "post_ln"}
     table = rows("cos_mean", [[0.5, 0.99], [0.75, 0.99], [0.99, 0.99]], [4, 12], **at)
     assert evaluate(CLAIMS["N14"], {"post_ln_depth": table}, "laptop").verdict == "inconclusive"
+
+
+def test_too_few_seeds_to_train_are_not_run() -> None:
+    record = evaluate(CLAIMS["N26"], made_up_training.reversal(seeds=6), "laptop")
+    assert record.verdict == "not run" and "6 seeds, at least 8" in record.reason
 
 
 # ---------------------------------------------------------------- the ledger

@@ -15,7 +15,7 @@ FIGURES = {figure.id: figure for figure in figures()}
 ALIASES = {figure.alias: figure.id for figure in FIGURES.values() if figure.alias}
 SIMULATIONS = {f"simulate_{table}" for table in TABLES}
 THEORIES = {f"theory_{table}" for table in TABLES if len(parts(table)) == 2}
-GROUPS = {"all", "figures", "noci2022", "extensions"}
+GROUPS = {"all", "figures", "noci2022", "cowsik2024", "extensions"}
 
 
 def makers(*tables: str) -> set[str]:
@@ -27,13 +27,13 @@ def test_rules_are_the_index_the_tables_and_a_few_groups(clean) -> None:
     listed = clean.snakemake("--list-rules").stdout
     rules = {line.split()[0] for line in listed.splitlines() if not line.startswith("Using ")}
     named = {*FIGURES} | SIMULATIONS | THEORIES | GROUPS
-    assert rules == named | {"claims", "schemes", "unknown_target"}
+    assert rules == named | {"claims", "pages", "schemes", "unknown_target"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_named_target_of_every_preset_can_be_planned(clean, preset: str) -> None:
     """In one dry run: each target is looked up on its own, and each job is planned once."""
-    targets = [*FIGURES, *ALIASES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "schemes"]
+    targets = [*FIGURES, *ALIASES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "pages", "schemes"]
     jobs = clean.jobs(*targets, "--config", f"preset={preset}")
     assert jobs == {*targets} - {*ALIASES} - {"all"}
 
@@ -56,7 +56,7 @@ def test_a_figure_again_is_that_figure_only(built, arguments: tuple[str, str]) -
 
 
 def test_a_second_run_has_nothing_to_do(built) -> None:
-    assert built.jobs("all", "claims", "schemes", *FIGURES, *ALIASES) == set()
+    assert built.jobs("all", "claims", "pages", "schemes", *FIGURES, *ALIASES) == set()
 
 
 # ---------------------------------------------------------------- what does not exist

@@ -44,7 +44,7 @@ def reruns_after_an_edit_of(file: str) -> tuple[set[str], set[str]]:
     follow = {table for table in simulated if TABLES[table].theory_reads_simulation}
     theory = tables_whose("theory", file) | follow
     jobs = {f"simulate_{table}" for table in simulated} | {f"theory_{table}" for table in theory}
-    return simulated, jobs | drawn_from(simulated | theory) | {"claims"}
+    return simulated, jobs | drawn_from(simulated | theory) | {"claims", "pages"}
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -80,18 +80,18 @@ def test_an_edit_of_the_model_reruns_simulations_but_no_theory(tree) -> None:
 
 def test_an_edit_of_one_notebook_reruns_that_figure(tree) -> None:
     tree.edit("notebooks/noci2022/fig09.ipynb", "# Figure 9", "# Figure nine")
-    assert tree.jobs() == {"fig09"}
+    assert tree.jobs() == {"fig09", "pages"}
 
 
-def test_an_edit_of_the_look_reruns_figures_only(tree) -> None:
+def test_an_edit_of_the_look_reruns_figures_and_pages_only(tree) -> None:
     tree.edit(STYLE, '"""', '"""Edited. ')
     claims = {"claims"} if STYLE in sources("sigprop.claims.ledger") else set()
-    assert tree.jobs() == {figure.id for figure in FIGURES} | claims
+    assert tree.jobs() == {figure.id for figure in FIGURES} | claims | {"pages"}
 
 
 def test_one_setting_reruns_its_tables_their_figures_and_the_claims(tree) -> None:
     (tree.root / "mine.yaml").write_text("experiments: {deep: {n_networks: 9}}\n")
-    expected = {"simulate_deep", "theory_deep", "claims"} | drawn_from({"deep"})
+    expected = {"simulate_deep", "theory_deep", "claims", "pages"} | drawn_from({"deep"})
     assert tree.jobs("--configfile", "mine.yaml") == expected
 
 

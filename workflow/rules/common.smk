@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,6 +56,12 @@ def settings(table):
     """The settings block of a table, as the JSON that `sigprop run` takes."""
     block = getattr(CONFIG.experiments, table)
     return json.dumps(block.model_dump(mode="json"), sort_keys=True)
+
+
+def on_gpu():
+    """Whether experiments take a graphics card; asks without importing torch."""
+    auto = CONFIG.device == "auto" and shutil.which("nvidia-smi") is not None
+    return auto or CONFIG.device == "cuda"
 
 
 def tables_of(figure):

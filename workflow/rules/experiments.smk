@@ -20,17 +20,23 @@ for name in TABLES:
         threads: 1
         resources:
             mem_mb=2000,
-            runtime=60,
+            runtime=720 if made.trains else 60,
+            # Two trainings never share a card; profiles say how many cards there are.
+            gpu=1 if made.trains and on_gpu() else 0,
         params:
             table=name,
             settings=settings(name),
             preset=CONFIG.preset,
             seed=CONFIG.seed,
             device=CONFIG.device,
+            # Not an output: it outlives a kill, and the training goes on from there.
+            checkpoints=(
+                f"--checkpoints {RESULTS}/checkpoints/{name}" if made.trains else ""
+            ),
         shell:
             "python -m sigprop run {params.table} --kind simulation --preset {params.preset}"
             " --settings {params.settings:q} --seed {params.seed} --device {params.device}"
-            " --threads {threads} --output {output.table:q} 2> {log:q}"
+            " --threads {threads} {params.checkpoints} --output {output.table:q} 2> {log:q}"
 
     if made.theory:
 
@@ -70,7 +76,7 @@ for name in TABLES:
 rule schemes:
     """The scheme records that the models are built from, for the block diagram."""
     input:
-        sources("sigprop.models.schemes"),
+        sources("sigprop.models.cowsik"),
     output:
         f"{RESULTS}/data/schemes.json",
     log:

@@ -1,5 +1,22 @@
 """One rule per figure, named by its id, made from config/figures.yaml."""
 
+from sigprop.pages.papers import PAPERS, report_caption
+
+# For the captions of `snakemake --report`. Not under `params:`, so that words redraw nothing.
+config["captions"] = {figure.id: report_caption(figure) for figure in FIGURES}
+
+
+def in_report(path, figure):
+    """An output of a figure's rule, marked for `snakemake --report`."""
+    return report(
+        path,
+        caption="../report/figure.rst",
+        category=PAPERS[figure.paper][0],
+        subcategory=figure.item,
+        labels={"figure": figure.title, "format": path.rpartition(".")[2]},
+    )
+
+
 for figure in FIGURES:
 
     rule:
@@ -10,11 +27,11 @@ for figure in FIGURES:
             tables=list(tables_of(figure).values()),
             sources=notebook_sources(figure.notebook),
         output:
-            pdf=f"{RESULTS}/figures/{figure.id}.pdf",
-            png=f"{RESULTS}/figures/{figure.id}.png",
+            pdf=in_report(f"{RESULTS}/figures/{figure.id}.pdf", figure),
+            png=in_report(f"{RESULTS}/figures/{figure.id}.png", figure),
             sidecar=f"{RESULTS}/figures/{figure.id}.json",
             executed=f"{RESULTS}/notebooks/{figure.id}.ipynb",
-            html=f"{RESULTS}/notebooks/{figure.id}.html",
+            html=in_report(f"{RESULTS}/notebooks/{figure.id}.html", figure),
         log:
             f"{RESULTS}/logs/{figure.id}.log",
         benchmark:

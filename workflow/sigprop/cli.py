@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sigprop import __version__
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import check_writable, write_json
+from sigprop.experiments import calculator
+from sigprop.pages.commands import add_commands
 
 if TYPE_CHECKING:
     from sigprop.models.schemes import Scheme
@@ -62,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--simulation", nargs="?", metavar="FILE", help="simulated table, where theory reads it"
     )
+    run.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="where an experiment that trains saves its state, to go on after a kill",
+    )
     run.add_argument("--seed", type=int, help="root seed, instead of the config's")
     run.add_argument("--device", help="auto, cpu or cuda, instead of the config's")
     run.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -106,8 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--strict", action="store_true", help="exit 1 on `not reproduced`")
     claims.set_defaults(command=_claims)
 
+    calculator.add_command(commands)
+
     schema = commands.add_parser("schema", help="print the schema of the config (YAML)")
     schema.set_defaults(command=_schema)
+    add_commands(commands)
     return parser
 
 
@@ -143,7 +153,8 @@ def _run(arguments: argparse.Namespace) -> None:
     device = "cpu"
     if arguments.kind == "simulation":
         device = _device(arguments.device or config.device, arguments.threads)
-    table = experiment.run(settings, Context(arguments.table, seed, device, arguments.simulation))
+    context = Context(arguments.table, seed, device, arguments.simulation, arguments.checkpoints)
+    table = experiment.run(settings, context)
     sidecar: dict[str, Any] = {
         "table": arguments.table,
         "kind": arguments.kind,
@@ -209,7 +220,10 @@ def _list(arguments: argparse.Namespace) -> None:
         from sigprop.models.schemes import SCHEMES
 
         if arguments.output:
-            write_json(arguments.output, [_scheme_record(scheme) for scheme in SCHEMES.values()])
+            from sigprop.models.cowsik import MODES, cowsik_scheme
+
+            schemes = [*SCHEMES.values(), *(cowsik_scheme(0.5, 0.5, mode=mode) for mode in MODES)]
+            write_json(arguments.output, [_scheme_record(scheme) for scheme in schemes])
             return
         for scheme in SCHEMES.values():
             print(
@@ -234,6 +248,7 @@ def _scheme_record(scheme: "Scheme") -> dict[str, Any]:
                 "strength": sub.strength.label,
                 "norm_before": sub.norm_before,
                 "norm_after": sub.norm_after,
+                "skip": sub.skip,
             }
             for sub in scheme.sublayers
         ],

@@ -12,7 +12,13 @@ import pandas as pd
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.tables import read_table
-from sigprop.claims import noci2022, noci2022_depth, noci2022_gradients
+from sigprop.claims import (
+    cowsik2024_geometry,
+    noci2022,
+    noci2022_depth,
+    noci2022_gradients,
+    noci2022_training,
+)
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, together
 from sigprop.experiments.config import parts
@@ -31,8 +37,17 @@ class Record:
 
 def all_claims() -> dict[str, Claim]:
     """Every claim by id."""
-    claims = (*noci2022.CLAIMS, *noci2022_gradients.CLAIMS, *noci2022_depth.CLAIMS)
-    return {claim.id: claim for claim in sorted(claims, key=lambda claim: claim.id)}
+    claims = (
+        *noci2022.CLAIMS,
+        *noci2022_gradients.CLAIMS,
+        *noci2022_depth.CLAIMS,
+        *noci2022_training.CLAIMS,
+        *cowsik2024_geometry.CLAIMS,
+    )
+    return {
+        claim.id: claim
+        for claim in sorted(claims, key=lambda claim: (claim.id[0] != "N", claim.id))
+    }
 
 
 def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:

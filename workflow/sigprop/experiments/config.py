@@ -10,10 +10,12 @@ from pydantic import Field
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.provenance import code_root
+from sigprop.experiments.geometry_settings import GeometrySettings
 from sigprop.experiments.gradients_settings import GradientSettings
 from sigprop.experiments.jacobian_exact_settings import ExactSettings
 from sigprop.experiments.jacobian_settings import JacobianSettings
 from sigprop.experiments.propagation_settings import PropagationSettings
+from sigprop.experiments.reversal_settings import ReversalSettings
 from sigprop.experiments.settings import PRESETS, Block, Preset, parse
 
 
@@ -35,6 +37,16 @@ class Experiments(Block):
     jacobian_grid: JacobianSettings
     jacobian_exact: ExactSettings
     balance: JacobianSettings
+    reversal_unscaled: ReversalSettings
+    reversal_scaled: ReversalSettings
+    reversal_depth_unscaled: ReversalSettings
+    reversal_depth_scaled: ReversalSettings
+    geometry: GeometrySettings
+    geometry_gradients: GeometrySettings
+    geometry_exponents: GeometrySettings
+    geometry_phases: GeometrySettings
+    geometry_fixed_points: GeometrySettings
+    geometry_distributions: GeometrySettings
 
 
 class Config(Block):
@@ -54,14 +66,21 @@ class Table:
     """How a table is made: by a simulation, with theory, if any, in a table of its own.
 
     `theory_reads_simulation`: the theory is evaluated at sums that the simulation measured.
+    `trains`: the simulation is a training, which keeps checkpoints.
+    `closed_form`: what stands for the simulation is itself theory, at settings that nobody
+    simulates.
     """
 
     simulation: str
     theory: str | None = None
     theory_reads_simulation: bool = False
+    trains: bool = False
+    closed_form: bool = False
 
 
 _FORWARD = Table("propagation", "propagation_theory")
+_REVERSAL = Table("reversal", trains=True)
+_GEOMETRY = Table("geometry", "geometry_theory")
 _JACOBIAN = Table("jacobian", "jacobian_theory", theory_reads_simulation=True)
 
 TABLES: dict[str, Table] = {
@@ -80,6 +99,16 @@ TABLES: dict[str, Table] = {
     "jacobian_grid": _JACOBIAN,
     "jacobian_exact": Table("jacobian_exact"),
     "balance": Table("balance", "jacobian_theory", theory_reads_simulation=True),
+    "reversal_unscaled": _REVERSAL,
+    "reversal_scaled": _REVERSAL,
+    "reversal_depth_unscaled": _REVERSAL,
+    "reversal_depth_scaled": _REVERSAL,
+    "geometry": _GEOMETRY,
+    "geometry_gradients": _GEOMETRY,
+    "geometry_exponents": _GEOMETRY,
+    "geometry_phases": _GEOMETRY,
+    "geometry_fixed_points": _GEOMETRY,
+    "geometry_distributions": _GEOMETRY,
 }
 
 
@@ -158,10 +187,21 @@ def scaled_down(config: Config, tables: list[str]) -> str:
     if config.preset == "paper":
         return ""
     here, there = config.experiments, _paper().experiments
-    words: list[str] = []
+    places: dict[str, list[str]] = {}  # change -> the blocks in which it is made
     for table in tables:
-        words += _differences(getattr(here, table).model_dump(), getattr(there, table).model_dump())
-    return ", ".join(dict.fromkeys(words))
+        changes = _differences(
+            getattr(here, table).model_dump(), getattr(there, table).model_dump()
+        )
+        for change, place in changes:
+            places.setdefault(change, []).append(place)
+    return ", ".join(change + _where(blocks) for change, blocks in places.items())
+
+
+def _where(blocks: list[str]) -> str:
+    named = list(dict.fromkeys(filter(None, blocks)))
+    if not named:
+        return ""
+    return f" ({', '.join(named)})" if len(named) <= 2 else f" ({len(named)} blocks)"
 
 
 @cache
@@ -169,19 +209,23 @@ def _paper() -> Config:
     return load("paper")
 
 
-def _differences(ours: dict[str, Any], theirs: dict[str, Any], where: str = "") -> list[str]:
-    """`key theirs → ours` for every setting that differs, blocks inside blocks included."""
-    words = []
+def _differences(
+    ours: dict[str, Any], theirs: dict[str, Any], where: str = ""
+) -> list[tuple[str, str]]:
+    """(`key theirs → ours`, block) for every setting that differs, in inner blocks too."""
+    changes = []
     for key, value in ours.items():
         other = theirs[key]
         if isinstance(value, dict) and isinstance(other, dict):
-            words += _differences(value, other, "" if key == "grids" else f" ({key})")
+            changes += _differences(value, other, "" if key == "grids" else key)
         elif value != other:
-            words.append(f"{key} {_short(other)} → {_short(value)}{where}")
-    return words
+            changes.append((f"{key} {_short(other)} → {_short(value)}", where))
+    return changes
 
 
 def _short(value: Any) -> str:
     if isinstance(value, list):
+        if len(value) > 6:
+            return f"{_short(value[0])}/../{_short(value[-1])} ({len(value)} values)"
         return "/".join(_short(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -17,12 +17,14 @@ class Context:
         seed: root seed of the config.
         device: cpu or cuda.
         simulation: path of the simulation's table, for theory that is evaluated at measured sums.
+        checkpoints: folder for experiments that train; None trains without checkpoints.
     """
 
     table: str
     seed: int
     device: str = "cpu"
     simulation: str | None = None
+    checkpoints: str | None = None
 
     def simulated(self) -> pd.DataFrame:
         """The simulation's table; UserError when none was given or it cannot be read."""

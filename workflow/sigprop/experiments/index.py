@@ -1,8 +1,8 @@
 """The index of figures, config/figures.yaml, as checked records. Imports no torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from sigprop.artifacts.errors import nearest
 from sigprop.artifacts.provenance import code_root
@@ -30,6 +30,26 @@ class Figure(Block):
     extra_inputs: list[Literal["schemes"]] = Field(default=[], description="tables without theory")
     claims: list[str] | str = Field(description="claim ids, or `none: the reason`")
     smallest_preset: Preset = Field(description="the smallest preset at which it means something")
+    paper_shows: str | None = Field(
+        default=None, description="what the paper's own figure shows, in our words"
+    )
+    differs: str | None = Field(
+        default=None, description="what differs from the paper here at any preset, and why"
+    )
+
+    @model_validator(mode="after")
+    def _says_what_the_paper_shows(self) -> Self:
+        if self.paper != "extensions" and not self.paper_shows:
+            raise ValueError(
+                "paper_shows: missing; say in your own words what the paper's figure shows, or "
+                "that it is not known"
+            )
+        return self
+
+    @property
+    def claim_ids(self) -> list[str]:
+        """Ids of its claims; empty where `claims` gives a reason instead."""
+        return self.claims if isinstance(self.claims, list) else []
 
     @property
     def alias(self) -> str | None:

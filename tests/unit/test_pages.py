@@ -1,0 +1,639 @@
+"""The pages: well-formed, linked, described, whole also where little was built, and escaped."""
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from PIL import Image
+
+from sigprop.artifacts.errors import UserError
+from sigprop.claims.ledger import all_claims
+from sigprop.experiments.config import TABLES, load, parts
+from sigprop.experiments.index import Figure, figures
+from sigprop.experiments.settings import PRESETS
+from sigprop.pages import cost, graph, readme, site, text
+from sigprop.pages.chapters import OTHER, by_chapter, chapters
+from sigprop.pages.papers import PAPERS, report_caption
+from sigprop.pages.results import VERDICTS, Results, table_rules
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = figures()
+IDS = [figure.id for figure in FIGURES]
+VOID = {"meta", "link", "img", "input", "br", "path", "rect"}
+EVIL = '<script>alert("x")</script> & <b>'
+
+
+class Page(HTMLParser):
+    """One page: checks nesting and ids while parsing, and keeps links, pictures and text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.pictures: list[dict[str, str | None]] = []
+        self.headings: list[int] = []
+        self.text = ""
+        self.html = path.read_text(encoding="utf-8")
+        self.feed(self.html)
+        self.close()
+        assert not self.open, f"{path.name}: never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert len(given) == len(attrs), f"{self.path.name}: an attribute twice: {attrs}"
+        if tag not in VOID:
+            self.open.append(tag)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        self.links += [str(given[name]) for name in ("href", "src") if name in given]
+        if tag == "img":
+            self.pictures.append(given)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in VOID
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"{self.path.name}: </{tag}> in {self.open}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def write(path: Path, record: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record if isinstance(record, str) else json.dumps(record), encoding="utf-8")
+
+
+def notebook(*cells: dict[str, Any]) -> dict[str, Any]:
+    return {"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def verdict(name: str, found: str, *numbers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    claim = all_claims()[name]
+    record = {"id": name, "statement": claim.statement, "place": claim.place, "rule": claim.rule}
+    record |= {"tables": list(claim.tables), "figures": list(claim.figures), "reason": ""}
+    record |= {"smallest_preset": claim.smallest_preset, "verdict": found, "parts": list(numbers)}
+    return record | more
+
+
+def part(what: str, value: float | None, found: str = "reproduced") -> dict[str, Any]:
+    low, high = (None, None) if value is None else (value - 0.1, value + 0.1)
+    numbers = {"value": value, "low": low, "high": high, "n": 50}
+    return {"what": what, "asked": "> 0.7", "verdict": found, **numbers}
+
+
+def benchmark(folder: Path, rule: str, seconds: float, memory: float | str) -> None:
+    write(
+        folder / "benchmarks" / f"{rule}.tsv", f"s\th:m:s\tmax_rss\n{seconds}\t0:00:01\t{memory}\n"
+    )
+
+
+def make_results(root: Path, preset: str = "laptop", *, built: int | None = None) -> Results:
+    """A made-up results folder in which the first `built` figures (default: all) are built."""
+    folder = root / preset
+    config = load(preset).experiments
+    for figure in FIGURES[:built]:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (600, 400), "navy").save(folder / "figures" / f"{figure.id}.png")
+        write(folder / "figures" / f"{figure.id}.pdf", "%PDF")
+        provenance = {"git_commit": "a" * 40, "git_dirty": True, "versions": {"python": "3.11"}}
+        write(folder / "figures" / f"{figure.id}.json", {"provenance": provenance})
+        html = f"<table><tbody><tr><th>k</th><td>{figure.id}-printed</td></tr></tbody></table>"
+        output = {"output_type": "execute_result", "data": {"text/html": html}}
+        cell = {"cell_type": "code", "source": "", "outputs": [output]}
+        write(folder / "notebooks" / f"{figure.id}.ipynb", notebook(cell))
+        write(folder / "notebooks" / f"{figure.id}.html", "<p>notebook</p>")
+        benchmark(folder, figure.id, 9.0, 400.0)
+        for name in {p for table in figure.tables for p in parts(table)}:
+            block = getattr(config, name.removesuffix("_theory")).model_dump(mode="json")
+            record = {"settings": block, "rows": 1234567, "seed": 5, "device": "cpu"}
+            write(folder / "data" / f"{name}.json", record | {"provenance": {"cpu_s": 20.0}})
+        for rule in table_rules(figure.tables):
+            benchmark(folder, rule, 30.0, 700.0)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Results(folder, preset)
+
+
+RULES = {"a": [], "b": ["a"], IDS[0]: ["a", "b"], "pages": [IDS[0]]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages over a folder in which everything was built, with verdicts of every kind."""
+    results = make_results(tmp_path_factory.mktemp("whole"))
+    names = [*all_claims()]
+    records = [
+        verdict(
+            names[0], "not reproduced", part("first", 0.9), part("bad one", 0.1, "not reproduced")
+        ),
+        verdict(names[1], "inconclusive", part("endless", None, "inconclusive")),
+        *(verdict(name, "reproduced", part("only", 0.81234)) for name in names[2:]),
+    ]
+    write(results.root / "claims" / "claims.json", records)
+    assert site.build(results, results.root, rules=RULES) == []
+    return results.root
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages over an empty folder."""
+    results = make_results(tmp_path_factory.mktemp("nothing"), built=0)
+    assert site.build(results, results.root) == FIGURES
+    return results.root
+
+
+def pages_of(folder: Path) -> dict[str, Page]:
+    paths = [folder / "index.html", *sorted((folder / "pages").glob("*.html"))]
+    return {str(path.relative_to(folder)): Page(path) for path in paths}
+
+
+@pytest.fixture(scope="module", params=["whole", "nothing"])
+def pages(request: pytest.FixtureRequest) -> dict[str, Page]:
+    return pages_of(request.getfixturevalue(request.param))
+
+
+# ---------------------------------------------------------------- every page
+
+
+def test_there_is_a_page_for_every_figure_and_topic(pages: dict[str, Page]) -> None:
+    topics = ["claims", "cost", "rules"]
+    assert set(pages) == {"index.html", *(f"pages/{name}.html" for name in [*IDS, *topics])}
+
+
+def test_pages_are_well_formed(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        assert page.html.startswith("<!doctype html>") and '<html lang="en">' in page.html
+        assert len(set(page.ids)) == len(page.ids), f"{name}: an id twice"
+        assert page.headings.count(1) == 1 and page.headings[0] == 1, name
+        steps = pairwise(page.headings)
+        assert all(after <= before + 1 for before, after in steps), f"{name}: a level left out"
+
+
+def test_links_are_relative_and_alive(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        for link in page.links:
+            if link == "data:,":
+                continue
+            parts_of = urlsplit(link)
+            assert not parts_of.scheme and not parts_of.netloc, f"{name}: {link} leaves the folder"
+            target = page.path.parent / unquote(parts_of.path) if parts_of.path else page.path
+            assert target.is_file(), f"{name}: {link}"
+            if parts_of.fragment.startswith("verdict="):
+                assert parse_qs(parts_of.fragment)["verdict"][0] in VERDICTS
+            elif parts_of.fragment:
+                assert parts_of.fragment in Page(target).ids, f"{name}: {link}"
+
+
+def test_every_picture_has_an_alternative_text_and_a_size(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        for picture in page.pictures:
+            assert len(picture["alt"] or "") > 10, f"{name}: {picture}"
+            assert int(picture["width"] or 0) > 0 and int(picture["height"] or 0) > 0
+
+
+def test_the_index_is_light(whole: Path) -> None:
+    loaded = [whole / "index.html", *(whole / "pages").glob("site.*")]
+    assert sum(path.stat().st_size for path in loaded) < 100_000
+    thumbs = [*(whole / "pages" / "thumbs").iterdir()]
+    assert len(thumbs) == len(FIGURES)
+
+
+# ---------------------------------------------------------------- a figure's page
+
+
+def test_a_figure_page_shows_all_of_it(whole: Path) -> None:
+    for figure in FIGURES:
+        page = Page(whole / "pages" / f"{figure.id}.html")
+        assert f"snakemake {figure.id} --cores all -f" in page.text
+        assert (
+            f"{figure.id}-printed" in page.text and "commit aaaaaaaaaaaa with changes" in page.text
+        )
+        for end in ("figures/{}.png", "figures/{}.pdf", "notebooks/{}.html"):
+            assert f"../{end.format(figure.id)}" in page.links
+        for words in (figure.paper_shows, figure.differs):
+            assert words is None or words in page.text
+        for name in figure.claim_ids:
+            assert name in page.ids and all_claims()[name].statement in page.text
+        for table in figure.tables:
+            assert table in page.text and "1 234 567 rows, seed 5" in page.text
+        jobs = [*table_rules(figure.tables), figure.id]
+        assert cost.seconds(9 + 30 * (len(jobs) - 1)) in page.text
+
+
+def test_what_came_out_is_taken_from_the_verdicts_failures_first() -> None:
+    checked = [part("a", 1.0), part("b", 2.0), part("c", 0.5, "not reproduced"), part("d", 3.0)]
+    words = site.telling(checked)
+    assert words.startswith("c: 0.5 (0.4 to 0.6), asked > 0.7; a: 1 ") and "2 more below" in words
+    assert site.telling([part("x", None)]) == "x: –, asked > 0.7" and site.telling([]) == ""
+
+
+def test_a_user_s_own_sizes_are_told(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    path = results.root / "data" / "deep.json"
+    record = json.loads(path.read_text())
+    record["settings"]["n_networks"] = 77
+    write(path, record)
+    site.build(results, results.root)
+    assert re.search(r"deep: .*n_networks 500 → 77", Page(results.root / "pages/fig09.html").text)
+
+
+def test_every_figure_of_a_paper_says_what_the_paper_shows() -> None:
+    for figure in FIGURES:
+        assert figure.paper in PAPERS
+        assert figure.differs
+        assert (figure.paper_shows is None) == (figure.paper == "extensions"), figure.id
+    with pytest.raises(ValueError, match="paper_shows: missing"):
+        Figure(**FIGURES[0].model_dump() | {"paper_shows": None})
+
+
+# ---------------------------------------------------------------- what is not there
+
+
+def test_a_folder_without_results_says_so(nothing: Path) -> None:
+    index = Page(nothing / "index.html")
+    assert "Not built in this folder" in index.text and not index.pictures
+    for figure in FIGURES:
+        page = Page(nothing / "pages" / f"{figure.id}.html")
+        assert "This figure is not built" in page.text and "not measured" in page.text
+    assert "`snakemake pages` draws them" not in index.text
+    assert "known to Snakemake only" in Page(nothing / "pages/rules.html").text
+    assert "unknown" in Page(nothing / "pages/cost.html").text
+
+
+def test_a_partial_folder_names_what_is_missing(tmp_path: Path) -> None:
+    results = make_results(tmp_path, built=3)
+    (results.root / "figures" / f"{IDS[1]}.pdf").unlink()
+    absent = site.build(results, results.root)
+    assert [figure.id for figure in absent] == [IDS[1], *IDS[3:]]
+    index = Page(results.root / "index.html")
+    assert len(index.pictures) == 3
+    page = Page(results.root / "pages" / f"{IDS[1]}.html")
+    assert f"Not there: figures/{IDS[1]}.pdf" in page.text
+    pages_of(results.root)  # still well-formed
+
+
+def test_a_damaged_record_breaks_nothing(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    for path in [*results.root.glob("*/*.json"), *results.root.glob("*/*.ipynb")]:
+        path.write_text("{")
+    for path in results.root.glob("benchmarks/*"):
+        path.write_text("")
+    assert site.build(results, results.root) == []
+    test_links_are_relative_and_alive(pages_of(results.root))
+
+
+def test_claims_without_a_record_read_not_run_with_the_reason(nothing: Path) -> None:
+    page = Page(nothing / "pages/claims.html")
+    assert page.html.count('data-verdict="not run"') == len(all_claims())
+    assert "`snakemake claims` makes them" in page.text
+
+
+def test_a_claim_of_an_absent_chapter_reads_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = Figure(**FIGURES[0].model_dump() | {"claims": ["Z99"]})
+    monkeypatch.setattr(site, "figures", lambda: [changed, *FIGURES[1:]])
+    results = make_results(tmp_path)
+    site.build(results, results.root)
+    for name in (f"{changed.id}.html", "claims.html"):
+        page = Page(results.root / "pages" / name)
+        assert "Z99" in page.ids and "its chapter is not part of this version" in page.text
+
+
+# ---------------------------------------------------------------- escaping
+
+
+def test_text_is_escaped_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = FIGURES[1].model_copy(update={"title": EVIL, "differs": EVIL, "paper_shows": EVIL})
+    monkeypatch.setattr(site, "figures", lambda: [FIGURES[0], changed, *FIGURES[2:]])
+    results = make_results(tmp_path)
+    name = changed.claim_ids[0]
+    record = verdict(name, "reproduced", part(EVIL, 1.0), statement=EVIL, rule=EVIL, place=EVIL)
+    write(results.root / "claims/claims.json", [record])
+    cell = {
+        "cell_type": "code",
+        "source": "",
+        "outputs": [
+            {
+                "data": {
+                    "text/html": (
+                        "<table><tr><td>&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;</td></tr></table>"
+                    )
+                }
+            }
+        ],
+    }
+    write(results.root / "notebooks" / f"{changed.id}.ipynb", notebook(cell))
+    side = {"provenance": {"git_commit": EVIL, "versions": {EVIL: EVIL}}, "notebook": EVIL}
+    write(results.root / "figures" / f"{changed.id}.json", side)
+    site.build(results, results.root, rules={"a": [], EVIL: ["a"]})
+    for where, page in pages_of(results.root).items():
+        assert "<script>" not in page.html and "& <b>" not in page.html, where
+    assert EVIL in Page(results.root / "pages" / f"{changed.id}.html").text
+
+
+# ---------------------------------------------------------------- how it is written
+
+
+def test_the_same_results_give_the_same_bytes(whole: Path) -> None:
+    def content() -> dict[str, bytes]:
+        files = [whole / "index.html", *sorted((whole / "pages").rglob("*.*"))]
+        return {str(path): path.read_bytes() for path in files}
+
+    before = content()
+    site.build(Results(whole, "laptop"), whole)  # the rules of the last build are kept
+    assert content() == before
+
+
+def test_a_build_that_fails_leaves_the_old_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = make_results(tmp_path, built=1)
+    site.build(results, results.root)
+    before = {path: path.stat().st_mtime_ns for path in results.root.rglob("*")}
+    monkeypatch.setattr(site._Site, "cost_page", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        site.build(results, results.root)
+    after = {path: path.stat().st_mtime_ns for path in results.root.rglob("*")}
+    assert after.keys() == before.keys()
+    assert all(after[path] == before[path] for path in before if path.is_file())
+
+
+def test_elsewhere_the_pages_bring_what_they_link_to(tmp_path: Path) -> None:
+    results = make_results(tmp_path / "results", built=2)
+    site.build(results, tmp_path / "public")
+    copied = pages_of(tmp_path / "public")
+    results.root.rename(tmp_path / "gone")
+    test_links_are_relative_and_alive(copied)
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("tex", "html"),
+    [
+        (r"\alpha = 1/\sqrt{L}", "α = 1/√L"),
+        (r"\sqrt {nd}\frac{1}{2}", "√(nd)1/2"),
+        (r"\|X\|_F^2 - d^{-1/2}", "‖X‖<sub>F</sub><sup>2</sup> − d<sup>−1/2</sup>"),
+        (r"\langle X_k, X_{k'}\rangle < 1", "⟨X<sub>k</sub>, X<sub>k′</sub>⟩ &lt; 1"),
+        (r"\nosuchthing x", r"\nosuchthing x"),
+    ],
+)
+def test_math(tex: str, html: str) -> None:
+    assert str(text.math(tex)) == html
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=IDS)
+def test_captions_are_words_a_page_can_show(figure: Figure) -> None:
+    paragraphs = [text.plain(words) for words in text.caption(ROOT / figure.notebook)]
+    assert paragraphs and all(not re.search(r"[$\\{}]|</?\w+>", words) for words in paragraphs)
+    assert len(paragraphs[0]) > 60
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=IDS)
+def test_captions_of_the_report_are_clean_restructured_text(figure: Figure) -> None:
+    from docutils.core import publish_parts
+
+    # Level 2 is a warning: unbalanced markup, unknown references.
+    done = publish_parts(
+        report_caption(figure), writer="html", settings_overrides={"halt_level": 2}
+    )
+    assert figure.title in done["body"] and "problematic" not in done["body"]
+
+
+# ---------------------------------------------------------------- rules
+
+
+def test_layers_go_left_to_right_whatever_the_order_of_the_rules() -> None:
+    needs = {"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": ["d", "a"], "lone": []}
+    columns = {name: i for i, layer in enumerate(graph.layers(needs)) for name in layer}
+    assert all(columns[s] < columns[n] for n, sources in needs.items() for s in sources)
+    assert columns["e"] == columns["lone"] == 3
+    assert graph.draw(needs) == graph.draw(dict(reversed(needs.items())))
+    assert graph.reduced(needs)["e"] == ["d"]
+    drawn = {(source, target) for source, target, _ in graph.draw(needs).edges}
+    assert drawn == {("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e")}
+
+
+def test_rules_do_not_overlap_and_stay_inside() -> None:
+    needs = {f"r{i}": [f"r{j}" for j in range(0, i, 3) if j != i] for i in range(30)}
+    drawing = graph.draw(needs)
+    places = {(node.x, node.y) for node in drawing.nodes}
+    assert len(places) == 30
+    assert all(0 <= x <= drawing.width - graph.NODE_WIDTH for x, _ in places)
+    assert all(0 <= y <= drawing.height - graph.NODE_HEIGHT for _, y in places)
+
+
+def test_needs_are_taken_from_declared_inputs_and_outputs() -> None:
+    def rule(name: str, needs: list[str], makes: list[str]) -> Any:
+        return SimpleNamespace(name=name, input=needs, output=makes)
+
+    rules = [
+        rule("a", ["source.py"], ["a.parquet", "a.json"]),
+        rule("b", ["a.parquet", "a.json"], ["b.png"]),
+        rule("all", ["b.png"], []),
+        rule("unknown_target", [], ["{unknown}"]),
+    ]
+    assert graph.declared(rules) == {"a": [], "b": ["a"]}
+
+
+def test_rules_in_a_circle_are_refused() -> None:
+    with pytest.raises(ValueError):
+        graph.draw({"a": ["b"], "b": ["a"]})
+
+
+# ---------------------------------------------------------------- cost
+
+
+def predictor(*results: Results) -> cost.Predictor:
+    return cost.Predictor(results, FIGURES)
+
+
+def test_the_work_of_a_block_grows_with_its_preset() -> None:
+    known = 0
+    blocks = [load(preset).experiments for preset in PRESETS]
+    for table in TABLES:
+        sizes = [cost.work(getattr(block, table)) for block in blocks]
+        if None in sizes:
+            continue
+        known += 1
+        for small, large in pairwise(sizes):
+            assert small is not None and large is not None
+            assert small.operations <= large.operations and small.rows <= large.rows, table
+    assert known >= 15
+
+
+def test_work_is_proportional_to_networks_and_depth() -> None:
+    block = load("laptop").experiments.correlation
+    size = cost.work(block)
+    double = cost.work(block.model_copy(update={"n_networks": 2 * block.n_networks}))
+    assert double.operations == 2 * size.operations and double.rows == 2 * size.rows
+    deeper = cost.work(block.model_copy(update={"depth": [2 * d for d in block.depth]}))
+    assert deeper.operations == 2 * size.operations
+
+
+def test_a_measured_job_keeps_its_measurement(tmp_path: Path) -> None:
+    found = predictor(make_results(tmp_path)).estimate("simulate_deep", load("laptop"))
+    assert (found.low, found.high, found.memory_mib) == (30.0, 30.0, 700.0)
+    assert found.basis == "measured, laptop"
+
+
+def test_another_preset_is_scaled_above_the_start_up(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    # One job that does next to nothing shows what starting takes: 4 s and 300 MiB.
+    benchmark(results.root, "simulate_samplers", 5.0, 300.0)
+    record = json.loads((results.root / "data/samplers.json").read_text())
+    write(results.root / "data/samplers.json", record | {"provenance": {"cpu_s": 4.0}})
+    found = predictor(results).estimate("simulate_deep", load("paper"))
+    here, there = (cost.work(load(p).experiments.deep) for p in ("laptop", "paper"))
+    cpu = 4 + (20 - 4) * there.operations / here.operations
+    assert found.low == pytest.approx(cpu) and found.high == pytest.approx(cpu * 30 / 20)
+    assert found.memory_mib == pytest.approx(300 + 400 * there.rows / here.rows)
+    assert found.basis.startswith("scaled from laptop: ")
+
+
+def test_drawing_is_between_no_growth_and_growth_with_the_rows(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    benchmark(results.root, "fig02", 2.0, 300.0)  # the least: what starting takes
+    found = predictor(results).estimate("fig09", load("paper"))
+    here, there = (cost.work(load(p).experiments.deep) for p in ("laptop", "paper"))
+    assert found.low == 9.0 and found.high == pytest.approx(2 + 7 * there.rows / here.rows)
+
+
+def test_two_measured_presets_check_the_scaling_and_widen_the_range(tmp_path: Path) -> None:
+    small, large = make_results(tmp_path, "smoke"), make_results(tmp_path, "laptop")
+    for results, table, seconds in (
+        (small, "deep", 9.0),
+        (small, "width", 4.0),
+        (large, "width", 4.0),
+    ):
+        path = results.root / "data" / f"{table}.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        write(path, record | {"provenance": {"cpu_s": seconds}})
+    alone, both = predictor(large), predictor(small, large)
+    assert alone.check.worst is None and both.check.worst > 1
+    one, two = (p.estimate("simulate_deep", load("paper")) for p in (alone, both))
+    assert two.low < one.low and two.high > one.high
+    assert "unchecked" in cost.reliability(alone.check)
+    assert f"{both.check.worst:.2g} at worst" in cost.reliability(both.check)
+
+
+def test_what_was_not_measured_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = predictor(make_results(tmp_path / "a", built=0)).estimate("fig09", load("paper"))
+    assert (empty.low, empty.basis) == (None, "unknown: no measurement")
+    monkeypatch.setattr(cost, "work", lambda settings: None)
+    measured = predictor(make_results(tmp_path / "b"))
+    assert measured.estimate("simulate_deep", load("laptop")).low == 30.0
+    assert "how its work grows" in measured.estimate("simulate_deep", load("paper")).basis
+
+
+def test_the_jobs_of_a_target() -> None:
+    assert cost.jobs_of("fig9", FIGURES) == ["simulate_deep", "theory_deep", "fig09"]
+    assert cost.jobs_of("deep", FIGURES) == ["simulate_deep", "theory_deep"]
+    assert cost.jobs_of("simulate_deep", FIGURES) == ["simulate_deep"]
+    everything = cost.jobs_of("all", FIGURES)
+    assert len(set(everything)) == len(everything) and {"claims", *IDS} <= {*everything}
+    with pytest.raises(UserError, match="did you mean 'fig09'"):
+        cost.jobs_of("figg09", FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (0.4, 0.4, "0.4 s"),
+        (12.3, 12.4, "12 s"),
+        (120, 540, "2 to 9 min"),
+        (60, 7200 * 3, "60 s to 6 h"),
+        (None, 1.0, "unknown"),
+        (86400 * 3, 86400 * 30, "3 to 30 d"),
+    ],
+)
+def test_spans_of_time(low: float | None, high: float, shown: str) -> None:
+    assert cost.span(low, high) == shown
+
+
+# ---------------------------------------------------------------- chapters and the front page
+
+
+def test_every_claim_has_a_chapter_named_by_its_module() -> None:
+    assert OTHER not in chapters().values()
+    counts = by_chapter([verdict(name, "reproduced") for name in all_claims()])
+    assert sum(c["reproduced"] for c in counts.values()) == len(all_claims())
+    assert all(re.match(r"(Noci|Cowsik) et al\. 20\d\d: \w", name) for name in counts)
+
+
+def test_the_summary_stands_between_its_markers() -> None:
+    counts = {"reproduced": 2, "not reproduced": 1, "inconclusive": 0, "not run": 3}
+    shown = {"preset": "laptop", "chapters": [{"chapter": name} | counts for name in "BA"]}
+    page = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+    new = readme.insert(page, shown)
+    assert "old" not in new and new.startswith("before\n") and new.endswith("\nafter\n")
+    assert "| A | 2 | 1 | 0 | 3 |" in new and "| all | 4 | 2 | 0 | 6 |" in new
+    assert readme.insert(new, shown) == new
+    with pytest.raises(UserError, match="put them back"):
+        readme.insert("no markers", shown)
+
+
+def test_the_front_page_is_not_stale() -> None:
+    """Of the ledger's claims, and as the last `sigprop readme` wrote it."""
+    shown = readme.read_record(ROOT)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.insert(page, shown) == page, "run `sigprop readme`"
+    assert set(shown["verdicts"]) == set(all_claims()), "run `snakemake claims`, `sigprop readme`"
+    records = [{"id": name, "verdict": v} for name, v in shown["verdicts"].items()]
+    assert readme.counted(records) == shown["chapters"]
+    pictures = {name: readme.sha256(ROOT / f"docs/img/{name}.png") for name in shown["pictures"]}
+    assert pictures == shown["pictures"] and len(pictures) >= 1
+
+
+def test_refreshing_the_front_page(tmp_path: Path) -> None:
+    results = make_results(tmp_path / "results")
+    write(tmp_path / "README.md", f"![A](docs/img/fig09.png)\n{readme.BEGIN}\n{readme.END}\n")
+    (tmp_path / "docs/img").mkdir(parents=True)
+    with pytest.raises(UserError, match="run `snakemake claims`"):
+        readme.refresh(results, tmp_path)
+    records = [verdict(name, "inconclusive") for name in all_claims()]
+    write(results.root / "claims/claims.json", records)
+    readme.refresh(results, tmp_path)
+    shown = readme.read_record(tmp_path)
+    assert set(shown["pictures"]) == {"fig09"} and set(shown["verdicts"]) == set(all_claims())
+    text_now = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert readme.insert(text_now, shown) == text_now
+    assert f"| all | 0 | 0 | {len(records)} | 0 |" in text_now
+
+
+def _commands() -> Iterator[tuple[str, list[str]]]:
+    yield "pages", ["--preset", "smok"]
+    yield "cost", ["figg09"]
+    yield "readme", ["--results", "nowhere"]
+    yield "pages", ["--results", "nowhere"]
+
+
+@pytest.mark.parametrize(("command", "arguments"), [*_commands()])
+def test_commands_refuse_in_one_line(command: str, arguments: list[str]) -> None:
+    import argparse
+
+    from sigprop.pages.commands import add_commands
+
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers())
+    given = parser.parse_args([command, *arguments])
+    with pytest.raises(UserError) as caught:
+        given.command(given)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,1 @@
+"""Static pages over the results of a preset: gallery, figures, claims, rules, cost."""
