@@ -281,6 +281,20 @@ def test_scaled_down_names_what_is_smaller() -> None:
     assert scaled_down(load("smoke"), []) == ""
 
 
+def test_scaled_down_says_a_change_once_however_many_blocks_make_it() -> None:
+    words = scaled_down(load("laptop"), ["geometry"])
+    assert len(re.findall("d_model 4096 → 1024", words)) == 1
+    assert re.search(r"d_model 4096 → 1024 \(\d+ blocks\)", words)
+    assert "depth 12/24/48/96 → 12/24/48 (inverse_sqrt_depth)" in words
+
+
+def test_a_wrong_value_in_a_named_grid_is_named_to_its_key(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("experiments: {geometry: {grids: {ordered: {n_networks: 1}}}}")
+    with pytest.raises(UserError, match=r"geometry\.grids\.ordered\.n_networks: 1 is not allowed"):
+        load("smoke", mine)
+
+
 # ---------------------------------------------------------------- index
 
 
