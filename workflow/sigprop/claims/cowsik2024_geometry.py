@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sigprop.claims.claim import Claim, Tables
-from sigprop.claims.rules import Part, Verdict, above, at_most, below, within
+from sigprop.claims.rules import Part, Shown, Verdict, above, at_most, below, within
 from sigprop.figures.data import choose, groups
 from sigprop.figures.geometry import (
     Exponent,
@@ -50,7 +50,7 @@ def _grid(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def _agrees(what: str, found: Exponent, eps: float) -> Part:
     """Interval inside theory +- eps, and within 3.5 standard errors of it."""
     part = within(what, found.value, found.low, found.high, found.theory, eps, found.n_networks)
-    verdict: Verdict = "not reproduced" if found.z > 3.5 else part.verdict
+    verdict: Verdict | Shown = "not reproduced" if found.z > 3.5 else part.verdict
     asked = f"{part.asked}, |z| <= 3.5 (z = {found.z:.2f})"
     return Part(what, part.value, part.low, part.high, asked, verdict, part.n)
 

@@ -14,6 +14,8 @@ from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.tables import read_table
 from sigprop.claims import (
     cowsik2024_geometry,
+    cowsik2024_phases,
+    cowsik2024_trainability,
     noci2022,
     noci2022_depth,
     noci2022_gradients,
@@ -43,6 +45,8 @@ def all_claims() -> dict[str, Claim]:
         *noci2022_depth.CLAIMS,
         *noci2022_training.CLAIMS,
         *cowsik2024_geometry.CLAIMS,
+        *cowsik2024_phases.CLAIMS,
+        *cowsik2024_trainability.CLAIMS,
     )
     return {
         claim.id: claim

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
+# A number beside a claim's own, such as a control: shown, and decides nothing.
+Shown = Literal["reported"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,17 @@ class Part:
     low: float
     high: float
     asked: str
-    verdict: Verdict
+    verdict: Verdict | Shown
     n: int
 
 
 def together(parts: list[Part]) -> Verdict:
-    """All reproduced: reproduced. Any not: not reproduced. Otherwise inconclusive."""
-    verdicts = {part.verdict for part in parts}
-    if not parts or "not run" in verdicts:
+    """All reproduced: reproduced. Any not: not reproduced. Otherwise inconclusive.
+
+    Parts that are only reported do not count.
+    """
+    verdicts = {part.verdict for part in parts} - {"reported"}
+    if not verdicts or "not run" in verdicts:
         return "not run"
     if "not reproduced" in verdicts:
         return "not reproduced"

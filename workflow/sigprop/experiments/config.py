@@ -14,9 +14,12 @@ from sigprop.experiments.geometry_settings import GeometrySettings
 from sigprop.experiments.gradients_settings import GradientSettings
 from sigprop.experiments.jacobian_exact_settings import ExactSettings
 from sigprop.experiments.jacobian_settings import JacobianSettings
+from sigprop.experiments.phases_settings import PhasesSettings
 from sigprop.experiments.propagation_settings import PropagationSettings
 from sigprop.experiments.reversal_settings import ReversalSettings
 from sigprop.experiments.settings import PRESETS, Block, Preset, parse
+from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
+from sigprop.experiments.trainability_settings import TrainabilitySettings
 
 
 class Experiments(Block):
@@ -47,6 +50,12 @@ class Experiments(Block):
     geometry_phases: GeometrySettings
     geometry_fixed_points: GeometrySettings
     geometry_distributions: GeometrySettings
+    phases: PhasesSettings
+    softmax_rows: SoftmaxRowsSettings
+    train_lhs: TrainabilitySettings
+    train_grid: TrainabilitySettings
+    train_depth: TrainabilitySettings
+    train_unit: TrainabilitySettings
 
 
 class Config(Block):
@@ -81,6 +90,7 @@ class Table:
 _FORWARD = Table("propagation", "propagation_theory")
 _REVERSAL = Table("reversal", trains=True)
 _GEOMETRY = Table("geometry", "geometry_theory")
+_TRAINABILITY = Table("trainability", "trainability_theory", trains=True)
 _JACOBIAN = Table("jacobian", "jacobian_theory", theory_reads_simulation=True)
 
 TABLES: dict[str, Table] = {
@@ -109,6 +119,12 @@ TABLES: dict[str, Table] = {
     "geometry_phases": _GEOMETRY,
     "geometry_fixed_points": _GEOMETRY,
     "geometry_distributions": _GEOMETRY,
+    "phases": Table("phases", closed_form=True),
+    "softmax_rows": Table("softmax_rows", "softmax_rows_theory"),
+    "train_lhs": _TRAINABILITY,
+    "train_grid": _TRAINABILITY,
+    "train_depth": _TRAINABILITY,
+    "train_unit": _TRAINABILITY,
 }
 
 

@@ -39,7 +39,11 @@ def steps(total: int, milestones: tuple[float, ...] = (0.4, 0.8), decay: float =
 def learning_rate(settings: TrainSettings) -> Factor:
     """The factor on the learning rate that `settings` ask for."""
     if settings.schedule == "steps":
-        return steps(settings.steps, settings.milestones, settings.decay)
+        step = steps(settings.steps, settings.milestones, settings.decay)
+        if not settings.warmup_steps:
+            return step
+        warm = linear_warmup(settings.warmup_steps)
+        return lambda t: warm(t) * step(t)
     if settings.schedule == "inverse_sqrt":
         return inverse_sqrt(settings.warmup_steps)
     if settings.schedule == "linear_warmup":

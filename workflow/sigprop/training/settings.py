@@ -21,7 +21,7 @@ class TrainSettings:
         momentum: of SGD.
         weight_decay: per update, weights shrink by lr * weight_decay.
         schedule: factor on lr by step, see `training.schedules`.
-        warmup_steps: of "inverse_sqrt" and "linear_warmup".
+        warmup_steps: of "inverse_sqrt" and "linear_warmup", which need it, and "steps".
         milestones, decay: "steps" multiplies lr by `decay` at these fractions of the run.
         tau: final inverse temperature; None leaves the scheme's alone.
         tau_warmup_steps, tau_form: how tau gets there, see `training.schedules.temperature`.

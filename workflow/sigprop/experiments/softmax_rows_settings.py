@@ -1,0 +1,105 @@
+"""Settings of the Monte Carlo of random softmax rows. Imports no torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from sigprop.experiments.settings import Block, Factor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of attention matrices that are drawn from the same random numbers.
+
+    Attributes:
+        d_k: query-key width of a real layer; 0 means exactly Gaussian logits.
+        points: (sigma_a, rho, beta) of the settings; beta is nan unless sigma_a comes from it.
+    """
+
+    grid: str
+    n_tokens: int
+    n_rows: int
+    d_k: int
+    n_batches: int
+    batch_size: int
+    points: tuple[tuple[float, float, float], ...]
+
+    @property
+    def key(self) -> str:
+        """A name of the random stream, which all points draw from."""
+        return f"{self.grid}|n{self.n_tokens}|k{self.d_k}"
+
+
+class RowGrid(Block):
+    """Random attention at every combination of the lists below."""
+
+    n_tokens: Factor[Annotated[int, Field(ge=2, le=1_000_000)]] = Field(description="columns")
+    d_k: Factor[Annotated[int, Field(ge=0, le=100_000)]] = Field(
+        default=[0], description="query-key width of a real layer; 0: exactly Gaussian logits"
+    )
+    rho: Factor[Annotated[float, Field(ge=-1, le=1)]] = Field(
+        default=[0.0], description="cosine of every pair of tokens"
+    )
+    sigma_a: Factor[Annotated[float, Field(gt=0, le=12)]] | None = Field(
+        default=None, description="standard deviation of a logit at unit token variance"
+    )
+    beta: Factor[Annotated[float, Field(gt=0, le=3.6)]] | None = Field(
+        default=None, description="instead of sigma_a: sigma_a^2 = beta^2 ln n_tokens"
+    )
+    n_rows: int = Field(
+        default=8, ge=2, le=64, description="rows drawn of each matrix, at most n_tokens"
+    )
+    n_batches: int = Field(ge=2, le=100_000, description="independent batches")
+    batch_size: int = Field(ge=1, le=1_000_000, description="matrices whose mean makes a value")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.sigma_a is None) == (self.beta is None):
+            raise ValueError("sigma_a or beta must be given, and not both")
+        lowest = -1 / (max(self.n_tokens) - 1)
+        if min(self.rho) < lowest:
+            raise ValueError(
+                f"rho={min(self.rho)} is below -1/(n_tokens-1)={lowest:.6g}, the least correlation "
+                f"that {max(self.n_tokens)} tokens can share"
+            )
+        if self.beta is not None:
+            largest = max(self.beta) * np.log(max(self.n_tokens)) ** 0.5
+            if largest > 12:
+                raise ValueError(
+                    f"beta={max(self.beta)} means sigma_a={largest:.3g} at "
+                    f"n_tokens={max(self.n_tokens)}, above 12; use a smaller beta or n_tokens"
+                )
+        return self
+
+    def cases(self, name: str) -> Iterator[Rows]:
+        """Every set of matrices of the grid, in a fixed order."""
+        for n in self.n_tokens:
+            if self.beta is None:
+                scales = [(sigma_a, float("nan")) for sigma_a in self.sigma_a or []]
+            else:
+                scales = [(float(beta * np.log(n) ** 0.5), beta) for beta in self.beta]
+            points = tuple((s, rho, beta) for s, beta in scales for rho in self.rho)
+            for d_k in self.d_k:
+                yield Rows(
+                    grid=name,
+                    n_tokens=n,
+                    n_rows=min(n, self.n_rows),
+                    d_k=d_k,
+                    n_batches=self.n_batches,
+                    batch_size=self.batch_size,
+                    points=points,
+                )
+
+
+class SoftmaxRowsSettings(Block):
+    """Grids of random attention by name."""
+
+    grids: dict[str, RowGrid] = Field(min_length=1, description="each grid crosses its own lists")
+
+    def cases(self) -> Iterator[Rows]:
+        """Every case of every grid."""
+        for name, grid in self.grids.items():
+            yield from grid.cases(name)

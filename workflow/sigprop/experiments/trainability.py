@@ -1,0 +1,188 @@
+"""Do the exponents at initialization predict the loss after training? (Cowsik et al. 2024)
+
+Small deep transformers learn to count symbols (`tasks.histogram`) from many initializations, the
+configurations of a design. All configurations of one training seed have the same normal draws,
+multiplied by their own sigmas, and see the same sequences, so that what differs between their
+losses is due to their settings. Another training seed draws everything anew.
+
+The networks are those of the theory (arXiv 2403.02579): one head, tanh, no positions, and LN
+without trainable gain or bias, here during training too, so that the stream stays normalized as
+the theory says. The read-out has a bias, which starts at 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sigprop.artifacts.seeds import stream as seed_stream
+from sigprop.artifacts.seeds import torch_seed
+from sigprop.experiments.context import Context
+from sigprop.experiments.trainability_schema import DIVERGED_LOSS, FACTORS, SCHEMA
+from sigprop.experiments.trainability_settings import Group, TrainabilitySettings
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from sigprop.models.trained import TokenClassifier
+    from sigprop.training.checkpoints import Checkpoints
+    from sigprop.training.measurements import History
+
+Settings = TrainabilitySettings
+__all__ = ["SCHEMA", "Settings", "group_frame", "run"]
+
+
+def run(settings: TrainabilitySettings, context: Context) -> pd.DataFrame:
+    """Train every configuration of the design; one row per configuration, seed and quantity.
+
+    A network whose loss is no longer a number stops there and is recorded with
+    `trainability_schema.DIVERGED_LOSS`; the others of its ensemble go on. With
+    `context.checkpoints` a killed run goes on where it was. The checkpoints are removed once all
+    is trained.
+
+    Raises:
+        FloatingPointError: every network of an ensemble has a loss that is not a number.
+        UserError: checkpoints of other settings, or that cannot be written.
+    """
+    groups = list(settings.groups())
+    checkpoints = [_checkpoints(i, settings, context) for i in range(len(groups))]
+    frames: list[pd.DataFrame] = []
+    for i, group in enumerate(groups):
+        name = f"{context.table} {i + 1}/{len(groups)}"
+        history = _train(group, settings, context, checkpoints[i], name)
+        frames += _rows(group, history, settings)
+    for each in checkpoints:
+        if each is not None:
+            each.clear()
+    return pd.concat(frames, ignore_index=True)
+
+
+def _checkpoints(
+    index: int, settings: TrainabilitySettings, context: Context
+) -> "Checkpoints | None":
+    from sigprop.training.checkpoints import Checkpoints, code_digest
+
+    if context.checkpoints is None:
+        return None
+    record = settings.model_dump(mode="json")
+    record |= {"table": context.table, "seed": context.seed, "device": context.device}
+    return Checkpoints(
+        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(__name__)
+    )
+
+
+def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "TokenClassifier":
+    """The networks of a group, (E, ...) parameters: equal draws times own sigmas."""
+    import torch
+
+    from sigprop.models.cowsik import cowsik_gains, cowsik_scheme
+    from sigprop.models.encoder import EncoderConfig
+    from sigprop.models.trained import TokenClassifier, TrainedEncoder
+    from sigprop.tasks.histogram import N_CLASSES
+
+    columns = [asdict(point) for point in group.points]
+    p = {name: torch.tensor([each[name] for each in columns]) for name in columns[0]}
+    generators = [_generator(group, context, "weights") for _ in group.points]
+    encoder = TrainedEncoder(
+        EncoderConfig(settings.n_tokens, settings.d_model, group.depth, activation="tanh"),
+        cowsik_scheme(0.0, 0.0, mode=group.mode),  # strengths and sigmas differ by member
+        generators,
+        strengths={"attention": p["alpha_attn"], "feed_forward": p["alpha_mlp"]},
+    )
+    model = TokenClassifier(encoder, settings.n_symbols, N_CLASSES, generators)
+    gains = cowsik_gains(p["sigma_a"], p["sigma_v"], p["sigma_w"], p["sigma_w"])
+    with torch.no_grad():
+        for family, gain in gains.items():
+            encoder.weights[family].mul_(gain.sqrt()[:, None, None, None])  # (E, L, d, d)
+        model.readout.mul_(settings.readout)
+        model.positions.zero_()  # the task does not ask where a symbol stands
+    for norm in (*encoder.gains.values(), *encoder.biases.values()):
+        norm.requires_grad_(False)
+    encoder.final_gain.requires_grad_(False)
+    encoder.final_bias.requires_grad_(False)
+    return model.to(context.device)
+
+
+def _generator(group: Group, context: Context, purpose: str) -> "Generator":
+    """A stream that depends on table, depth and training seed, and not on the configuration."""
+    import torch
+
+    names = (context.table, f"L{group.depth}", f"seed {group.seed}", purpose)
+    return torch.Generator().manual_seed(torch_seed(seed_stream(context.seed, *names)))
+
+
+def _train(
+    group: Group,
+    settings: TrainabilitySettings,
+    context: Context,
+    checkpoints: "Checkpoints | None",
+    name: str,
+) -> "History":
+    from sigprop.tasks.histogram import Batch, HistogramData, histogram_batch
+    from sigprop.training.loop import train
+    from sigprop.training.losses import accuracy, cross_entropy
+    from sigprop.training.measurements import Measurement, Moment
+
+    model, n_members = _model(group, settings, context), len(group.points)
+    sizes = (settings.n_tokens, settings.n_symbols)
+    own = _generator(group, context, "data")
+    data = HistogramData(own, n_members, settings.training.batch_size, *sizes, context.device)
+    one = histogram_batch(_generator(group, context, "test"), settings.test_sequences, *sizes)
+    test = Batch(*(part.to(context.device).expand(n_members, -1, -1) for part in one))
+
+    def start(moment: Moment) -> dict[str, "Tensor"]:
+        gradient = model.embedding.grad  # (E, n_symbols, d)
+        assert gradient is not None
+        return {"grad0": gradient.double().square().flatten(1).sum(1)}
+
+    def end(moment: Moment) -> dict[str, "Tensor"]:
+        logits = model(test.tokens)
+        return {
+            "test_loss": cross_entropy(logits, test.targets),
+            "accuracy": accuracy(logits, test.targets),
+        }
+
+    run = train(
+        model,
+        data,
+        lambda batch, tau: cross_entropy(model(batch.tokens), batch.targets),
+        settings.training.train_settings(),
+        measurements=[Measurement({0}, start), Measurement({settings.training.steps}, end)],
+        checkpoints=checkpoints,
+        description=name,
+    )
+    return run.history
+
+
+def _rows(
+    group: Group, history: "History", settings: TrainabilitySettings
+) -> Iterator[pd.DataFrame]:
+    last = {name: history.stacked(name)[1][-1].numpy() for name in history.steps}  # (E,)
+    diverged = ~np.isfinite(last["test_loss"])
+    last |= {name: np.where(diverged, DIVERGED_LOSS, last[name]) for name in _LOSSES}
+    for quantity, values in (last | {"diverged": diverged.astype(np.float64)}).items():
+        yield group_frame(group, settings, quantity, values, "simulation")
+
+
+_LOSSES = ("test_loss", "train_loss")
+
+
+def group_frame(
+    group: Group, settings: TrainabilitySettings, quantity: str, values: np.ndarray, source: str
+) -> pd.DataFrame:
+    """Rows of one quantity, values (points,), but for those not finite; theory has no seed."""
+    frame = pd.DataFrame([asdict(point) for point in group.points]).assign(
+        **settings.factors(),
+        mode=group.mode,
+        depth=group.depth,
+        seed=pd.array(
+            [group.seed if source == "simulation" else pd.NA] * len(values), dtype="Int64"
+        ),
+        quantity=quantity,
+        value=values,
+        source=source,
+    )
+    columns = [*FACTORS, "seed", "quantity", "value", "source"]
+    return frame.loc[np.isfinite(values), columns]

@@ -1,0 +1,172 @@
+"""Settings of the trainability experiments (Cowsik et al. 2024). Imports no torch."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from scipy.stats import qmc
+
+from sigprop.experiments.settings import Block, Factor
+from sigprop.experiments.training_settings import Training
+from sigprop.training.settings import TrainSettings
+
+Mode = Literal["conv", "renorm", "unit"]
+Alpha = Annotated[float, Field(ge=0, le=1)]
+Sigma = Annotated[float, Field(gt=0, le=1e3)]
+AlphaRange = Annotated[list[Alpha], Field(min_length=2, max_length=2)]
+SigmaRange = Annotated[list[Sigma], Field(min_length=2, max_length=2)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration: what its networks do not share with the others of the design."""
+
+    config: int
+    alpha_attn: float
+    alpha_mlp: float
+    sigma_w: float
+    sigma_v: float = 1.0
+    sigma_a: float = 1.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Configurations that train side by side on the same random numbers."""
+
+    mode: Mode
+    depth: int
+    seed: int
+    points: tuple[Point, ...]
+
+
+class Diagonal(Block):
+    """Every alpha with every sigma_w; both branches have the same strength."""
+
+    alpha: Factor[Annotated[float, Field(ge=0)]] = Field(
+        description="alpha_attn = alpha_mlp = alpha * L^-depth_power"
+    )
+    depth_power: float = Field(default=0.0, ge=0, le=4, description="see alpha")
+    sigma_w: Factor[Sigma] = Field(description="both MLP matrices: entry sd times sqrt(d)")
+
+    def points(self, depth: int) -> list[Point]:
+        """The configurations at one depth, in a fixed order."""
+        crossed = itertools.product(self.alpha, self.sigma_w)
+        scale = depth**-self.depth_power
+        return [Point(i, a * scale, a * scale, sigma) for i, (a, sigma) in enumerate(crossed)]
+
+
+class Hypercube(Block):
+    """A Latin hypercube, uniform in every range; ranges not given stay at 1."""
+
+    n_points: int = Field(ge=2, le=1_000_000, description="configurations")
+    design_seed: int = Field(ge=0, lt=2**63, description="of the hypercube alone")
+    alpha_attn: AlphaRange = Field(description="strength of the attention branch, low and high")
+    alpha_mlp: AlphaRange = Field(description="strength of the MLP branch")
+    sigma_w: SigmaRange = Field(description="both MLP matrices: entry sd times sqrt(d)")
+    sigma_v: SigmaRange | None = Field(default=None, description="values: entry sd times sqrt(d)")
+    sigma_a: SigmaRange | None = Field(default=None, description="sd of a logit at |x|^2 = d")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name, (low, high) in self._ranges().items():
+            if not low < high:
+                raise ValueError(f"{name}=[{low:g}, {high:g}] is empty; give low < high")
+        return self
+
+    def _ranges(self) -> dict[str, list[float]]:
+        names = ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def points(self, depth: int) -> list[Point]:
+        """The configurations; the same at every depth."""
+        ranges = self._ranges()
+        sample = qmc.LatinHypercube(len(ranges), rng=self.design_seed).random(self.n_points)
+        scaled = qmc.scale(sample, *zip(*ranges.values(), strict=True))
+        rows = (dict(zip(ranges, map(float, row), strict=True)) for row in scaled)
+        return [Point(i, **row) for i, row in enumerate(rows)]
+
+
+class Schedule(Training):
+    """How the networks of a design train; a network whose loss is no number is left behind."""
+
+    milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default=[0.4, 0.8], description="of steps: fractions of the run at which lr falls"
+    )
+    decay: float = Field(default=0.1, gt=0, le=1, description="of steps: factor at each milestone")
+
+    def train_settings(self) -> TrainSettings:
+        """The same thing as the loop knows it."""
+        own: dict[str, Any] = self.model_dump(exclude={"beta1", "beta2", "milestones"})
+        return TrainSettings(
+            betas=(self.beta1, self.beta2),
+            milestones=tuple(self.milestones),
+            on_nonfinite="freeze",
+            **own,
+        )
+
+
+class TrainabilitySettings(Block):
+    """Trainings of small deep transformers over a design of initializations."""
+
+    grid: Diagonal | None = Field(default=None, description="the design: this one or lhs")
+    lhs: Hypercube | None = Field(default=None, description="the design: this one or grid")
+    mode: Factor[Mode] = Field(
+        default=["conv"],
+        description="conv: skip sqrt(1 - alpha^2); renorm: LN at block outputs; unit: plain PRE-LN",
+    )
+    depth: Factor[Annotated[int, Field(ge=1, le=1000)]] = Field(description="blocks, L")
+    n_tokens: int = Field(default=16, ge=2, le=65536, description="symbols in a sequence")
+    n_symbols: int = Field(default=8, ge=2, le=65536, description="size of the alphabet")
+    d_model: int = Field(default=32, ge=2, le=65536, description="width, also that of the MLP")
+    readout: float = Field(
+        default=0.1, gt=0, le=1e3, description="read-out weights: entry sd times sqrt(d)"
+    )
+    n_seeds: int = Field(ge=1, le=10_000, description="trainings of each configuration")
+    ensemble: int = Field(
+        ge=1,
+        le=100_000,
+        description="networks trained side by side in one program; decides speed, not results",
+    )
+    training: Schedule
+    test_sequences: int = Field(ge=1, le=100_000, description="in the one fixed test batch")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.grid is None) == (self.lhs is None):
+            raise ValueError("give one design, grid or lhs")
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model} is odd; sinusoidal positions need it even")
+        for depth in self.depth if self.grid is not None else []:
+            largest = max(point.alpha_attn for point in self.points(depth))
+            if largest > 1:
+                raise ValueError(f"grid.alpha reaches {largest:g} at depth {depth}; at most 1")
+        return self
+
+    @property
+    def design(self) -> str:
+        """Name of the design."""
+        return "grid" if self.grid is not None else "lhs"
+
+    def points(self, depth: int) -> list[Point]:
+        """The configurations of the design at one depth."""
+        design = self.grid or self.lhs
+        assert design is not None
+        return design.points(depth)
+
+    def groups(self) -> Iterator[Group]:
+        """Everything to train, at most `ensemble` configurations at a time, in a fixed order."""
+        for mode, depth, seed in itertools.product(self.mode, self.depth, range(self.n_seeds)):
+            points = self.points(depth)
+            for start in range(0, len(points), self.ensemble):
+                yield Group(mode, depth, seed, tuple(points[start : start + self.ensemble]))
+
+    def factors(self) -> dict[str, Any]:
+        """The factor columns that all rows share."""
+        return {
+            "design": self.design,
+            "optimizer": self.training.optimizer,
+            "n_tokens": self.n_tokens,
+            "d_model": self.d_model,
+        }
