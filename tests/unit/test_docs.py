@@ -114,6 +114,8 @@ def rule_names() -> set[str]:
 def is_target(name: str) -> bool:
     if name in rule_names():
         return True
+    if re.fullmatch(rf"results/({'|'.join(PRESETS)})/index\.html", name):
+        return True
     path = re.fullmatch(rf"results/({'|'.join(PRESETS)})/(\w+)/(\w+)\.(\w+)", name)
     ids = {figure.id for figure in figures()}
     known = {
@@ -140,6 +142,7 @@ def test_snakemake_commands_parse_and_name_targets(page: str) -> None:
 
 def test_a_misspelt_target_would_be_noticed() -> None:
     assert is_target("fig9") and is_target("results/smoke/data/deep_theory.parquet")
+    assert is_target("results/smoke/index.html") and not is_target("results/smok/index.html")
     assert not is_target("fig90") and not is_target("results/smoke/data/depe.parquet")
 
 
