@@ -94,3 +94,13 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         settings(**changes)
     assert "\n" not in str(caught.value)
+
+
+def test_steps_may_be_warmed_up() -> None:
+    """lr(t) = min(1, (t + 1) / w) * decay^k: both factors at once."""
+    settings = TrainSettings(
+        steps=10, batch_size=1, schedule="steps", warmup_steps=4, milestones=(0.7,), decay=0.3
+    )
+    factor = learning_rate(settings)
+    expected = [0.25, 0.5, 0.75, 1, 1, 1, 1, 0.3, 0.3, 0.3]
+    assert [factor(step) for step in range(10)] == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Experiments at initialization: one simulation and one theory table per block of settings."""
+"""Experiments: one simulation and, where there is theory, one theory table per block."""
 
 for name in TABLES:
     made = TABLES[name]

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
             raise
         sys.exit(f"sigprop: {error}")
     except KeyboardInterrupt:
-        sys.exit("sigprop: interrupted; nothing was written")
+        sys.exit("sigprop: interrupted; no table or figure was written")
 
 
 def _parser() -> argparse.ArgumentParser:

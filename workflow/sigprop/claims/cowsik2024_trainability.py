@@ -22,6 +22,7 @@ _GROUP = 3  # configurations of each group that is compared, at least
 _SIGMA_W = 1.2
 _DEPTHS = (8, 16, 32)
 
+
 def _reported(what: str, found: Estimate) -> Part:
     asked = "reported, not required"
     return Part(what, found.value, found.low, found.high, asked, "reported", found.n)

@@ -1,11 +1,13 @@
 """Settings of the closed-form phase diagrams (Cowsik et al. 2024). Imports no torch."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from sigprop.experiments.settings import Block, Factor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Alpha = Annotated[float, Field(ge=0, le=0.999)]
 Sigma = Annotated[float, Field(gt=0, le=50)]
@@ -44,8 +46,10 @@ class Axis(Block):
         return self
 
 
-def values(axis: Axis | list[float]) -> np.ndarray:
+def values(axis: Axis | list[float]) -> "np.ndarray":
     """The numbers of an axis or of a list."""
+    import numpy as np  # not at the top: Snakemake reads this module at every call
+
     if isinstance(axis, Axis):
         return np.linspace(axis.low, axis.high, axis.count)
     return np.array(axis, dtype=np.float64)

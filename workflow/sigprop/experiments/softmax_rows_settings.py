@@ -1,10 +1,10 @@
 """Settings of the Monte Carlo of random softmax rows. Imports no torch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from sigprop.experiments.settings import Block, Factor
@@ -66,7 +66,7 @@ class RowGrid(Block):
                 f"that {max(self.n_tokens)} tokens can share"
             )
         if self.beta is not None:
-            largest = max(self.beta) * np.log(max(self.n_tokens)) ** 0.5
+            largest = max(self.beta) * math.log(max(self.n_tokens)) ** 0.5
             if largest > 12:
                 raise ValueError(
                     f"beta={max(self.beta)} means sigma_a={largest:.3g} at "
@@ -80,7 +80,7 @@ class RowGrid(Block):
             if self.beta is None:
                 scales = [(sigma_a, float("nan")) for sigma_a in self.sigma_a or []]
             else:
-                scales = [(float(beta * np.log(n) ** 0.5), beta) for beta in self.beta]
+                scales = [(float(beta * math.log(n) ** 0.5), beta) for beta in self.beta]
             points = tuple((s, rho, beta) for s, beta in scales for rho in self.rho)
             for d_k in self.d_k:
                 yield Rows(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from scipy.stats import qmc
 
 from sigprop.experiments.settings import Block, Factor
 from sigprop.experiments.training_settings import Training
@@ -82,6 +81,8 @@ class Hypercube(Block):
     def points(self, depth: int) -> list[Point]:
         """The configurations; the same at every depth."""
         ranges = self._ranges()
+        from scipy.stats import qmc
+
         sample = qmc.LatinHypercube(len(ranges), rng=self.design_seed).random(self.n_points)
         scaled = qmc.scale(sample, *zip(*ranges.values(), strict=True))
         rows = (dict(zip(ranges, map(float, row), strict=True)) for row in scaled)

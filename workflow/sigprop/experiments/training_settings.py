@@ -24,7 +24,9 @@ class Training(Block):
     schedule: Literal["constant", "steps", "inverse_sqrt", "linear_warmup"] = Field(
         default="constant", description="factor on lr; steps: times 0.1 at 40 % and 80 % of the run"
     )
-    warmup_steps: int = Field(default=0, ge=0, description="of inverse_sqrt and linear_warmup")
+    warmup_steps: int = Field(
+        default=0, ge=0, description="updates of linear warm-up, not of constant"
+    )
     clip_norm: float | None = Field(
         default=None, gt=0, description="upper limit of a network's gradient norm; null: none"
     )

@@ -1,1 +1,1 @@
-"""Inputs and data: correlated Gaussian tokens; later digit reversal and translation."""
+"""Inputs and data: tokens of given geometry, digit reversal, counting, translation."""

@@ -118,17 +118,23 @@ class Checkpoints:
             record = _read(path)
             if record is None:
                 continue
+            if record["code"] != self.code:
+                say(f"{path}: made by other code, not used")
+                continue
             different = differences(record["settings"], self.settings)
             if different:
                 raise UserError(
                     f"{path}: checkpoint of other settings ({', '.join(different)}); "
                     f"restore them to resume, or delete {self.folder} to start anew"
                 )
-            say(f"{path}: made by other code, not used")
+
+    def _named(self) -> set[Path]:
+        """Checkpoints of this name, whatever their settings and code."""
+        return set(self.folder.glob(f"{glob.escape(self.name)}-{'?' * 12}-{'?' * 9}.pt"))
 
     def clear(self) -> None:
-        """Remove this run's checkpoints; the log stays."""
-        for path in [*self.files(), self.best]:
+        """Remove the checkpoints of this name, of other code too; the log stays."""
+        for path in [*self._named(), self.best]:
             path.unlink(missing_ok=True)
 
 

@@ -41,7 +41,7 @@ class Divergence:
         """Raise FloatingPointError if the run should stop; waits for the device."""
         gone = self.gone
         self._any = bool(gone.any())
-        if not self._any or not (self.stop or bool(gone.all())):
+        if not (self._any and self.stop):
             return
         first = int(self.at[gone].min())
         which = [e for e, at in enumerate(self.at.tolist()) if at == first]

@@ -54,7 +54,7 @@ def train(
     Returns the run: `history`, what was measured, and `divergence.at`, (E,).
 
     Raises:
-        FloatingPointError: NaN or infinite loss with on_nonfinite="stop", or in every member.
+        FloatingPointError: NaN or infinite loss with on_nonfinite="stop".
         UserError: out of GPU memory; checkpoints of other settings, or that cannot be written.
         SystemExit: 143, after SIGTERM and a checkpoint.
     """
