@@ -11,6 +11,7 @@ import made_up_geometry
 import made_up_phases
 import made_up_trainability
 import made_up_training
+import made_up_translation
 import numpy as np
 import pandas as pd
 import pytest
@@ -520,7 +521,13 @@ FAILS = {
 }
 
 
-for made_up in (made_up_training, made_up_geometry, made_up_phases, made_up_trainability):
+for made_up in (
+    made_up_training,
+    made_up_translation,
+    made_up_geometry,
+    made_up_phases,
+    made_up_trainability,
+):
     HOLDS |= made_up.HOLDS
     FAILS |= made_up.FAILS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sigprop import __version__
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import check_writable, write_json
-from sigprop.experiments import calculator
+from sigprop.experiments import calculator, translate_command
 from sigprop.pages.commands import add_commands
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     claims.set_defaults(command=_claims)
 
     calculator.add_command(commands)
+    translate_command.add_command(commands)
 
     schema = commands.add_parser("schema", help="print the schema of the config (YAML)")
     schema.set_defaults(command=_schema)

@@ -20,6 +20,7 @@ from sigprop.claims import (
     noci2022_depth,
     noci2022_gradients,
     noci2022_training,
+    noci2022_translation,
 )
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, together
@@ -44,6 +45,7 @@ def all_claims() -> dict[str, Claim]:
         *noci2022_gradients.CLAIMS,
         *noci2022_depth.CLAIMS,
         *noci2022_training.CLAIMS,
+        *noci2022_translation.CLAIMS,
         *cowsik2024_geometry.CLAIMS,
         *cowsik2024_phases.CLAIMS,
         *cowsik2024_trainability.CLAIMS,

@@ -20,6 +20,7 @@ from sigprop.experiments.reversal_settings import ReversalSettings
 from sigprop.experiments.settings import PRESETS, Block, Preset, parse
 from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
 from sigprop.experiments.trainability_settings import TrainabilitySettings
+from sigprop.experiments.translation_settings import TranslationInitSettings, TranslationSettings
 
 
 class Experiments(Block):
@@ -44,6 +45,14 @@ class Experiments(Block):
     reversal_scaled: ReversalSettings
     reversal_depth_unscaled: ReversalSettings
     reversal_depth_scaled: ReversalSettings
+    translation_init: TranslationInitSettings
+    translation_depth: TranslationSettings
+    translation_post_ln_adam: TranslationSettings
+    translation_pre_ln_adam: TranslationSettings
+    translation_rezero: TranslationSettings
+    translation_t_fixup: TranslationSettings
+    translation_post_ln_sgd: TranslationSettings
+    translation_ours: TranslationSettings
     geometry: GeometrySettings
     geometry_gradients: GeometrySettings
     geometry_exponents: GeometrySettings
@@ -91,6 +100,7 @@ _FORWARD = Table("propagation", "propagation_theory")
 _REVERSAL = Table("reversal", trains=True)
 _GEOMETRY = Table("geometry", "geometry_theory")
 _TRAINABILITY = Table("trainability", "trainability_theory", trains=True)
+_TRANSLATION = Table("translation", trains=True)
 _JACOBIAN = Table("jacobian", "jacobian_theory", theory_reads_simulation=True)
 
 TABLES: dict[str, Table] = {
@@ -113,6 +123,15 @@ TABLES: dict[str, Table] = {
     "reversal_scaled": _REVERSAL,
     "reversal_depth_unscaled": _REVERSAL,
     "reversal_depth_scaled": _REVERSAL,
+    # Trains nothing, but reads the text that lies beside the checkpoints.
+    "translation_init": Table("translation_init", trains=True),
+    "translation_depth": _TRANSLATION,
+    "translation_post_ln_adam": _TRANSLATION,
+    "translation_pre_ln_adam": _TRANSLATION,
+    "translation_rezero": _TRANSLATION,
+    "translation_t_fixup": _TRANSLATION,
+    "translation_post_ln_sgd": _TRANSLATION,
+    "translation_ours": _TRANSLATION,
     "geometry": _GEOMETRY,
     "geometry_gradients": _GEOMETRY,
     "geometry_exponents": _GEOMETRY,

@@ -1,0 +1,178 @@
+"""Claims of Noci et al. 2022 (arXiv 2206.03126) on translation."""
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from sigprop.claims.claim import Claim, Tables
+from sigprop.claims.rules import Part, Verdict, above, at_most, below, within
+from sigprop.figures.data import choose
+from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_mean
+from sigprop.figures.training import by_layer, by_step
+
+_DEPTHS = (2, 6, 12)
+_INIT_SEEDS = 8
+_RULES = {"1": "1", "1/sqrt(L)": r"1/\sqrt{L}"}
+OURS, PLAIN, ADAM = "translation_ours", "translation_post_ln_sgd", "translation_post_ln_adam"
+
+
+def _last_cosines(tables: Tables, alpha: str) -> list[Array]:
+    """cos_mean after the last encoder layer at step 0, (n_seeds,) for each depth of the rule."""
+    table = choose(tables["translation_init"], alpha_rule=_RULES[alpha])
+    found = []
+    for depth in _DEPTHS:
+        rows = choose(table, depth=depth)
+        if rows["seed"].nunique() < _INIT_SEEDS:
+            raise ValueError(
+                f"translation_init, alpha={alpha}, L={depth}: {rows['seed'].nunique()} seeds, at "
+                f"least {_INIT_SEEDS}"
+            )
+        layers, values = by_layer(rows, "cos_mean", 0)
+        found.append(values[:, layers == depth][:, 0])
+    return found
+
+
+def _n29(tables: Tables) -> list[Part]:
+    parts = []
+    unscaled = [(values, *bootstrap_mean(values)) for values in _last_cosines(tables, "1")]
+    for i in (1, 2):
+        _, _, bottom, top = (np.asarray(v) for v in unscaled[i - 1])
+        values, mean, low, high = unscaled[i]
+        verdict: Verdict = "inconclusive"
+        if low > top:
+            verdict = "reproduced"
+        elif high < bottom:
+            verdict = "not reproduced"
+        what = f"mean cosine, alpha=1, L={_DEPTHS[i]} against the upper end at L={_DEPTHS[i - 1]}"
+        asked = f"> {float(top):.4g}"
+        parts.append(Part(what, float(mean), float(low), float(high), asked, verdict, len(values)))
+    scaled = _last_cosines(tables, "1/sqrt(L)")
+    means = np.array([values.mean() for values in scaled])
+    rng = np.random.default_rng(0)
+    drawn = np.stack([rng.choice(v, (DRAWS, len(v))).mean(1) for v in scaled])  # (depths, DRAWS)
+    low, high = np.quantile(np.ptp(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    what = "spread of the mean cosine over depths, alpha=1/sqrt(L)"
+    parts.append(below(what, float(np.ptp(means)), float(low), float(high), 0.1, len(scaled[0])))
+    return parts
+
+
+def interval(values: Array) -> tuple[float, float, float]:
+    """Mean with its 95 % Student-t interval, for few runs. ValueError for fewer than two."""
+    if len(values) < 2:
+        raise ValueError(f"{len(values)} run(s); an interval needs at least 2")
+    mean = float(values.mean())
+    half = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values)
+    return mean, mean - float(half), mean + float(half)
+
+
+def _smallest(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the smallest depth."""
+    if table.empty:
+        raise ValueError("a method was left out")
+    return choose(table, depth=table["depth"].min())
+
+
+def _least(rows: pd.DataFrame) -> Array:
+    """The least validation loss of each run, also of one that diverged later."""
+    return np.asarray(np.nanmin(by_step(rows, "valid_loss")[1], axis=1), dtype=np.float64)
+
+
+def _score(rows: pd.DataFrame) -> Array:
+    scores = choose(rows, quantity="bleu_tokenized").sort_values("seed")
+    return scores["value"].to_numpy(np.float64)
+
+
+def _n30(tables: Tables) -> list[Part]:
+    methods = [_smallest(tables[name]) for name in (OURS, PLAIN, ADAM)]
+    full = all((m["corpus"] == "iwslt14").all() and m["d_model"].min() >= 512 for m in methods)
+    needed = 5 if full else 3
+    seeds = [sorted(m["seed"].unique()) for m in methods]
+    if len(seeds[0]) < needed or any(own != seeds[0] for own in seeds):
+        counts = ", ".join(str(len(own)) for own in seeds)
+        raise ValueError(f"{counts} seeds of the three methods, at least {needed}, the same")
+    if full:
+        ours, plain, adam = (_score(m) for m in methods)
+        value, low, high = interval(ours - plain)
+        parts = [above("BLEU(ours) - BLEU(plain SGD)", value, low, high, 3.0, len(ours))]
+        value, low, high = interval(ours - adam)
+        what = "BLEU(ours) - BLEU(POST-LN, Adam)"
+        return [*parts, within(what, value, low, high, 0.0, 1.0, len(ours))]
+    ours, plain, adam = (_least(m) for m in methods)
+    value, low, high = interval(plain - ours)
+    what = "scaled down, sign only: validation loss, plain SGD - ours"
+    parts = [above(what, value, low, high, 0.0, len(ours))]
+    value, low, high = interval((plain - ours) - np.abs(ours - adam))
+    what = "scaled down, sign only: distance of ours to plain SGD - distance to POST-LN Adam"
+    return [*parts, above(what, value, low, high, 0.0, len(ours))]
+
+
+def _n31(tables: Tables) -> list[Part]:
+    rows = _smallest(tables[OURS])
+    diverged = choose(rows, quantity="diverged")["value"].to_numpy(np.float64)
+    if len(diverged) < 3:
+        raise ValueError(f"{OURS}: {len(diverged)} seeds, at least 3")
+    parts = [at_most("runs of ours that diverged", [diverged.sum()], 0)]
+    if diverged.any():
+        return parts
+    last = int(choose(rows, quantity="cos_mean")["step"].max())
+    strengths = sorted(q for q in set(rows["quantity"]) if q.startswith("alpha_"))
+    if not strengths:
+        raise ValueError(f"{OURS}: strengths were not trained")
+    ends = [
+        np.concatenate([by_layer(rows, quantity, step)[1] for quantity in strengths], 1).mean(1)
+        for step in (0, last)
+    ]
+    value, low, high = interval(ends[1] - ends[0])
+    parts.append(above("mean alpha, end - start", value, low, high, 0.0, len(diverged)))
+    cosines = [by_layer(rows, "cos_mean", step)[1][:, 1:].mean(1) for step in (0, last)]
+    value, low, high = interval(cosines[1] - cosines[0])
+    what = "mean cosine over encoder layers 1 to L, end - start"
+    return [*parts, below(what, value, low, high, 0.15, len(diverged))]
+
+
+CLAIMS = (
+    Claim(
+        "N29",
+        "Figure 1",
+        "On real sentences the tokens of an untrained POST-LN encoder are the more aligned the "
+        "deeper it is; with branches scaled by 1/sqrt(L) depth makes no such difference.",
+        "POST-LN encoders at step 0 on validation sentences, at least 8 seeds, mean cosine after "
+        "the last layer: with alpha = 1 it rises over depths 2, 6, 12, with disjoint 95 % "
+        "bootstrap intervals; with alpha = 1/sqrt(L) the largest minus the smallest mean of the "
+        "three depths is below 0.1, with its whole interval.",
+        ("translation_init",),
+        ("fig01",),
+        "laptop",
+        _n29,
+    ),
+    Claim(
+        "N30",
+        "Figure 7",
+        "SGD trains a network without normalization, with 1/sqrt(L) branches and an inverse "
+        "temperature, far better than it trains the standard architecture, and nearly as well as "
+        "Adam does.",
+        "The smallest depth of the preset, differences of runs of equal seed, 95 % Student-t "
+        "intervals. On IWSLT'14 with d >= 512 and at least 5 seeds, tokenized BLEU on the test "
+        "text: ours minus POST-LN with SGD above 3, and ours minus POST-LN with Adam within 1 of "
+        "0, each with its whole interval. On anything smaller, at least 3 seeds, labelled scaled "
+        "down and sign only, least validation loss of each run: POST-LN with SGD minus ours above "
+        "0, and ours nearer to POST-LN with Adam than to POST-LN with SGD, with whole intervals.",
+        (OURS, PLAIN, ADAM),
+        ("fig07", "bleu"),
+        "laptop",
+        _n30,
+    ),
+    Claim(
+        "N31",
+        "Figure 15",
+        "Training raises the residual strengths but hardly the correlation between tokens.",
+        "Ours at the smallest depth of the preset, at least 3 seeds, none of which diverged, last "
+        "step against step 0, 95 % Student-t intervals over seeds: the mean strength over layers "
+        "and branches of both stacks rises (interval above 0); the mean cosine over encoder layers "
+        "1 to L rises by less than 0.15 (upper end).",
+        (OURS,),
+        ("fig15",),
+        "laptop",
+        _n31,
+    ),
+)

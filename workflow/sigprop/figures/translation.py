@@ -1,0 +1,323 @@
+"""Translation: curves by method and depth, and tables as csv, Markdown, TeX and picture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from sigprop.artifacts.files import write_text
+from sigprop.artifacts.provenance import code_root
+from sigprop.artifacts.tables import read_sidecar
+from sigprop.figures import style
+from sigprop.figures.data import Curve, choose, groups, load
+from sigprop.figures.stats import LEVEL, Array
+from sigprop.figures.training import by_layer, by_step
+from sigprop.models.baselines import RECIPES
+from sigprop.tasks import bleu
+
+# Tables of the methods, in the order of the figures.
+TITLES = {
+    "translation_post_ln_adam": "POST-LN, Adam",
+    "translation_pre_ln_adam": "PRE-LN, Adam",
+    "translation_rezero": "ReZero, Adam",
+    "translation_t_fixup": "T-Fixup, Adam",
+    "translation_post_ln_sgd": "POST-LN, SGD",
+    "translation_ours": r"no LN, $1/\sqrt{L}$, $\tau$, SGD (ours)",
+}
+COLOURS = dict(zip(TITLES, (style.PALETTE[i] for i in (3, 0, 4, 5, 7, 2)), strict=True))
+PLAIN_TITLES = TITLES | {"translation_ours": "no LN, 1/sqrt(L), tau, SGD (ours)"}
+
+BRANCHES = {
+    "alpha_encoder_attention": "encoder, attention",
+    "alpha_encoder_feed_forward": "encoder, feed-forward",
+    "alpha_decoder_attention": "decoder, attention",
+    "alpha_decoder_cross_attention": "decoder, cross-attention",
+    "alpha_decoder_feed_forward": "decoder, feed-forward",
+}
+
+
+def methods(tables: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    """The tables of methods that were trained, in the order of `TITLES`.
+
+    Raises ValueError when there are none.
+    """
+    found = {name: load(tables, name) for name in TITLES if name in tables}
+    trained = {name: table for name, table in found.items() if len(table)}
+    if not trained:
+        raise ValueError("no method was trained; n_seeds is 0 in all of them")
+    return trained
+
+
+def interval(values: Array) -> tuple[float, float, float]:
+    """Mean over runs with its 95 % Student-t interval; NaN ends for a single run."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, np.nan, np.nan
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
+    return mean, mean - half, mean + half
+
+
+def seed_curve(x: Array, values: Array) -> Curve:
+    """Mean over runs (n_seeds, len(x)), with the range from least to largest as its band.
+
+    Runs are few, so their range says more than an interval. A run that diverged leaves the mean.
+    """
+    with np.errstate(all="ignore"):
+        mean, low, high = (np.full(len(x), np.nan) for _ in range(3))
+        there = np.isfinite(values).any(0)
+        own = values[:, there]
+        mean[there], low[there], high[there] = (
+            np.nanmean(own, 0),
+            np.nanmin(own, 0),
+            np.nanmax(own, 0),
+        )
+    none = np.empty(0)
+    return Curve(x, mean, low, high, len(values), none, none)
+
+
+def draw_by_step(ax: Axes, rows: pd.DataFrame, quantity: str, colour: Any, line: Any) -> None:
+    """A quantity of whole runs by step, one setting."""
+    _draw(ax, seed_curve(*by_step(rows, quantity)), colour, line)
+
+
+def draw_layer_by_step(
+    ax: Axes, rows: pd.DataFrame, quantity: str, layer: int, colour: Any, line: Any
+) -> None:
+    """A quantity of one layer by step, one setting."""
+    own = rows[(rows["layer"] == layer).fillna(False)]
+    _draw(ax, seed_curve(*by_step(own, quantity)), colour, line)
+
+
+def draw_by_layer(
+    ax: Axes, rows: pd.DataFrame, quantity: str, step: int, colour: Any, line: Any
+) -> None:
+    """A quantity by layer at one step, one setting."""
+    _draw(ax, seed_curve(*by_layer(rows, quantity, step)), colour, line)
+
+
+def _draw(ax: Axes, curve: Curve, colour: Any, line: Any) -> None:
+    style.draw_curve(ax, curve, colour, linestyle=line)
+
+
+def last_step(rows: pd.DataFrame, quantity: str) -> int:
+    """The last step at which a quantity was measured."""
+    return int(choose(rows, quantity=quantity)["step"].max())
+
+
+def scores(rows: pd.DataFrame, quantity: str) -> Array:
+    """BLEU of every run of one setting, in the order of seeds."""
+    own = choose(rows, quantity=quantity).sort_values("seed")
+    return own["value"].to_numpy(np.float64)
+
+
+def draw_scores(ax: Axes, tables: Mapping[str, pd.DataFrame], quantity: str) -> None:
+    """One dot per run, and mean with 95 % interval, by depth; methods side by side."""
+    depths = sorted({int(depth) for table in tables.values() for depth in table["depth"]})
+    for i, (name, table) in enumerate(tables.items()):
+        for (depth,), rows in groups(table, "depth"):
+            values = scores(rows, quantity)
+            x = depths.index(int(depth)) + 0.8 * ((i + 0.5) / len(tables) - 0.5)
+            mean, low, high = interval(values)
+            ax.plot(np.full(len(values), x), values, "o", ms=2.5, color=COLOURS[name], alpha=0.6)
+            spread = [[np.nan_to_num(mean - low)], [np.nan_to_num(high - mean)]]
+            ax.errorbar([x + 0.03], [mean], spread, fmt="_", ms=7, lw=1, color=COLOURS[name])
+    ax.set_xticks(range(len(depths)), [f"{depth}+{depth}" for depth in depths])
+    ax.set(xlabel="layers", ylabel="BLEU", ylim=(0, None))
+
+
+def bleu_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Both BLEUs by method and depth: mean and 95 % interval over runs; the paper's is not known.
+
+    The paper's column is empty because its values could not be established beyond doubt.
+    """
+    records = []
+    for name, table in tables.items():
+        for (depth,), rows in groups(table, "depth"):
+            record: dict[str, Any] = {"method": PLAIN_TITLES[name], "layers": f"{depth}+{depth}"}
+            runs = choose(rows, quantity="diverged")
+            record["runs"] = len(runs)
+            record["diverged"] = int(runs["value"].sum())
+            for quantity in ("sacrebleu", "bleu_tokenized"):
+                mean, low, high = interval(scores(rows, quantity))
+                record[quantity] = f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+            records.append(record | {"paper": ""})
+    return pd.DataFrame(records)
+
+
+def signatures(tables: Mapping[str, str]) -> tuple[str, str]:
+    """What makes the two BLEUs comparable with others', as sacrebleu writes it."""
+    lowercase = next(iter(settings_of(tables).values()))["data"]["lowercase"]
+    plain = bleu.sacrebleu(["a"], ["a"], lowercase=lowercase)
+    return plain.signature, bleu.tokenized(["a"], ["a"]).signature
+
+
+# ---------------------------------------------------------------- hyperparameters
+
+
+@dataclass(frozen=True)
+class Row:
+    """A hyperparameter: where it is in the settings, and what is known of the paper's value.
+
+    Attributes:
+        mark: of the values in `known`: stated in the paper, inferred (the toolkit's recipe that
+            the paper builds on), or ours.
+        known: values that the mark belongs to; empty where nothing is known, which is ours.
+        only: "adam", "sgd" or "tau" for rows that only methods with it have.
+    """
+
+    label: str
+    key: str
+    mark: str = "ours"
+    known: tuple[Any, ...] = ()
+    only: str | None = None
+
+
+# Rows that no single setting holds.
+STRENGTH, SCORED = "(strength)", "(scored)"
+
+ROWS = (
+    Row("text", "data.source", "stated", ("iwslt14",)),
+    Row("subword merges", "data.bpe_size", "inferred", (10000,)),
+    Row("lower-cased", "data.lowercase", "inferred", (True,)),
+    Row("scheme", "scheme", "stated"),
+    Row("residual strength", STRENGTH, "stated"),
+    Row("layers of each stack", "depth"),
+    Row("width d", "d_model", "inferred", (512,)),
+    Row("feed-forward width", "d_ff", "inferred", (1024,)),
+    Row("heads", "n_heads", "inferred", (4,)),
+    Row("shared embeddings", "share", "inferred", ("decoder",)),
+    Row("dropout", "dropout", "inferred", (0.3,)),
+    Row("dropout of attention", "attention_dropout"),
+    Row("label smoothing", "training.label_smoothing", "inferred", (0.1,)),
+    Row("optimizer", "training.optimizer", "stated"),
+    Row("learning rate, Adam", "training.lr", "inferred", (5e-4,), "adam"),
+    Row("learning rate, SGD", "training.lr", only="sgd"),
+    Row("beta 1", "training.beta1", "inferred", (0.9,), "adam"),
+    Row("beta 2", "training.beta2", "inferred", (0.98,), "adam"),
+    Row("momentum", "training.momentum", only="sgd"),
+    Row("weight decay, decoupled", "training.weight_decay", "inferred", (1e-4,)),
+    Row("schedule, Adam", "training.schedule", "inferred", ("inverse_sqrt",), "adam"),
+    Row("schedule, SGD: at 40 %, 80 %", "training.schedule", "stated", ("steps",), "sgd"),
+    Row("warm-up of the rate, Adam", "training.warmup_steps", "inferred", (4000,), "adam"),
+    Row("warm-up of the rate, SGD", "training.warmup_steps", "stated", (0,), "sgd"),
+    Row("gradient clipping", "training.clip_norm", "inferred", (None,)),
+    Row("inverse temperature", "training.tau", "stated", (None, 8.5)),
+    Row("warm-up of the temperature", "training.tau_warmup_steps", "stated", (1000,), "tau"),
+    Row("form of that warm-up", "training.tau_form", only="tau"),
+    Row("attentions that get it", "heated", only="tau"),
+    Row("updates", "training.steps"),
+    Row("tokens per batch", "training.batch_size", "inferred", (4096,)),
+    Row("updates between validations", "evaluate_every"),
+    Row("weights that are scored", SCORED, "stated"),
+    Row("runs", "n_seeds", "stated", (5,)),
+    Row("beam", "beam", "inferred", (5,)),
+    Row("length penalty", "length_penalty"),
+)
+
+
+def settings_of(tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Settings of every method, also of those left out, from the sidecars of their tables."""
+    found = {}
+    for name in TITLES:
+        if name in tables:
+            here = Path(tables[name])
+            there = here if here.exists() or here.is_absolute() else code_root() / here
+            found[name] = read_sidecar(there)["settings"]
+    return found
+
+
+def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Table 1: one row per hyperparameter, one column per method, and the mark of the row.
+
+    A row whose values are not those known of the paper is ours, and says what is known.
+    """
+    records = []
+    for row in ROWS:
+        values = {
+            name: _value(own, row.key)
+            for name, own in settings.items()
+            if row.only in (None, own["training"]["optimizer"], own["training"]["tau"] and "tau")
+        }
+        if not values:
+            continue
+        mark = row.mark
+        others = [value for value in values.values() if row.known and value not in row.known]
+        if others:
+            mark = f"ours (paper: {_short(row.known[-1])}, {row.mark})"
+        record = {"hyperparameter": row.label}
+        for name in settings:
+            record[PLAIN_TITLES[name]] = _short(values[name]) if name in values else ""
+        records.append(record | {"mark": mark})
+    return pd.DataFrame(records)
+
+
+def _value(settings: Mapping[str, Any], key: str) -> Any:
+    if key == STRENGTH:
+        recipe = RECIPES[settings["scheme"]]
+        label = recipe.scheme.alpha_attn.label.replace(r"\sqrt{L}", "sqrt(L)")
+        return label + (", trained" if recipe.train_strengths else "")
+    if key == SCORED:
+        return "least validation loss"
+    value: Any = settings
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---------------------------------------------------------------- tables as files
+
+
+def write(table: pd.DataFrame, output: str | Path) -> None:
+    """`output`.csv, .md and .tex, each written atomically."""
+    head, rows = list(table.columns), table.astype(str).values.tolist()
+    write_text(f"{output}.csv", table.to_csv(index=False, lineterminator="\n"))
+    lines = [head, ["---"] * len(head), *rows]
+    bars = ("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+    write_text(f"{output}.md", "\n".join(bars) + "\n")
+    cells = [" & ".join(map(_tex, line)) + r" \\" for line in (head, *rows)]
+    parts = [rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\hline", cells[0], r"\hline"]
+    write_text(f"{output}.tex", "\n".join([*parts, *cells[1:], r"\hline", r"\end{tabular}"]) + "\n")
+
+
+_TEX = {"\\": r"\textbackslash{}"} | {character: f"\\{character}" for character in "&%#_${}"}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def picture(table: pd.DataFrame, *, width: float = 9.0) -> Figure:
+    """The table drawn as a figure, for the gallery."""
+    figure, ax = style.panels(1, 1)
+    figure.set_size_inches(width, 0.165 * (len(table) + 1) + 0.75)
+    ax.axis("off")
+    drawn = ax.table(
+        table.astype(str).values.tolist(),
+        colLabels=list(table.columns),
+        loc="upper center",
+        cellLoc="left",
+    )
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(6.5)
+    drawn.auto_set_column_width(list(range(len(table.columns))))
+    for (row, _), cell in drawn.get_celld().items():
+        cell.set_linewidth(0.3)
+        if row == 0:
+            cell.set_text_props(weight="bold")
+    return figure
