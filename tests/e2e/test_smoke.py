@@ -49,6 +49,7 @@ def test_every_declared_output_exists_and_nothing_else(results: Path) -> None:
     }
     expected = {f"data/{part}{suffix}" for part in PARTS for suffix in (".parquet", ".json")}
     expected |= {f"figures/{name}{suffix}" for name in IDS for suffix in (".pdf", ".png", ".json")}
+    expected |= {f"figures/{figure.id}.{suffix}" for figure in FIGURES for suffix in figure.also}
     expected |= {f"notebooks/{name}{suffix}" for name in IDS for suffix in (".ipynb", ".html")}
     assert made == expected | {"data/schemes.json", "claims/claims.json", "claims/claims.md"}
 
@@ -107,7 +108,7 @@ def test_a_picture_shows_something(results: Path, name: str) -> None:
 def test_the_sidecar_of_a_figure_tells_what_it_was_drawn_from(built, results, figure) -> None:
     sidecar = record(results / f"figures/{figure.id}.json")
     assert sidecar["notebook"] == figure.notebook
-    for suffix in ("pdf", "png"):
+    for suffix in ("pdf", "png", *figure.also):
         path = f"results/smoke/figures/{figure.id}.{suffix}"
         assert sidecar["figures"][path] == sha256(built.root / path)
     names = [part for table in figure.tables for part in parts(table)]

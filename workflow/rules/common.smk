@@ -85,6 +85,7 @@ def figure_outputs(figures):
             f"{RESULTS}/figures/{figure.id}.json",
             f"{RESULTS}/notebooks/{figure.id}.ipynb",
             f"{RESULTS}/notebooks/{figure.id}.html",
+            *(f"{RESULTS}/figures/{figure.id}.{suffix}" for suffix in figure.also),
         )
     ]
 

@@ -32,6 +32,7 @@ for figure in FIGURES:
             sidecar=f"{RESULTS}/figures/{figure.id}.json",
             executed=f"{RESULTS}/notebooks/{figure.id}.ipynb",
             html=in_report(f"{RESULTS}/notebooks/{figure.id}.html", figure),
+            also=[f"{RESULTS}/figures/{figure.id}.{suffix}" for suffix in figure.also],
         log:
             f"{RESULTS}/logs/{figure.id}.log",
         benchmark:
@@ -63,7 +64,7 @@ for figure in FIGURES:
             "python -m sigprop draw {input.notebook:q} --parameters {params.parameters:q}"
             " --log {params.run:q} --executed {output.executed:q} --html {output.html:q}"
             " --sidecar {output.sidecar:q} --tables {params.parquet:q}"
-            " --figures {output.pdf:q} {output.png:q} 2> {log:q}"
+            " --figures {output.pdf:q} {output.png:q} {output.also:q} 2> {log:q}"
 
     if figure.alias:
         # A second name for the same rule, so that `-f fig9` redraws what `-f fig09` redraws.

@@ -28,6 +28,9 @@ class Figure(Block):
         default=[], description="each brings its simulation and its theory"
     )
     extra_inputs: list[Literal["schemes"]] = Field(default=[], description="tables without theory")
+    also: list[Literal["csv", "md", "tex"]] = Field(
+        default=[], description="formats in which its numbers are written beside the picture"
+    )
     claims: list[str] | str = Field(description="claim ids, or `none: the reason`")
     smallest_preset: Preset = Field(description="the smallest preset at which it means something")
     paper_shows: str | None = Field(
