@@ -319,8 +319,10 @@ def test_a_claim_of_an_absent_chapter_reads_not_run(
 def test_text_is_escaped_wherever_it_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = FIGURES[1].model_copy(update={"title": EVIL, "differs": EVIL, "paper_shows": EVIL})
-    monkeypatch.setattr(site, "figures", lambda: [FIGURES[0], changed, *FIGURES[2:]])
+    plain = next(figure for figure in FIGURES if figure.claim_ids)
+    changed = plain.model_copy(update={"title": EVIL, "differs": EVIL, "paper_shows": EVIL})
+    others = [changed if figure is plain else figure for figure in FIGURES]
+    monkeypatch.setattr(site, "figures", lambda: others)
     results = make_results(tmp_path)
     name = changed.claim_ids[0]
     record = verdict(name, "reproduced", part(EVIL, 1.0), statement=EVIL, rule=EVIL, place=EVIL)

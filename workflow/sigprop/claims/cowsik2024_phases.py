@@ -1,4 +1,4 @@
-"""Claims on phases and exponents after Cowsik et al. 2024 (arXiv 2403.02579).
+"""Claims of Cowsik et al. 2024 (arXiv 2403.02579) on phases and exponents in closed form.
 
 That there is an order-chaos transition where the angle exponent vanishes is the paper's. The
 formulas are re-derived, so most of these are exact statements about them that have no interval.

@@ -1,4 +1,4 @@
-"""Claims on trainability after Cowsik et al. 2024 (arXiv 2403.02579).
+"""Claims of Cowsik et al. 2024 (arXiv 2403.02579) on trainability.
 
 That two exponents at initialization predict the final loss, and that it is least where both vanish,
 is the paper's; the task, the designs, the regressors and the thresholds are ours and were set after
