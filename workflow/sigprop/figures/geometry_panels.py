@@ -129,7 +129,7 @@ def ends(points: pd.DataFrame, single: pd.DataFrame) -> Figure:
     axes[2].set(title="Norms of single tokens", xlabel="$|x|^2/d$", ylabel="density")
     lines = {f"block {layer}": look for layer, look in looks.items()}
     lines |= {f"theory, block {layers[-1]}": style.DASHED}
-    style.legend(axes[1], tones, theory=False, linestyles=lines, fontsize=6.5)
+    style.legend(axes[2], tones, theory=False, linestyles=lines, fontsize=6.5, loc="upper center")
     style.letter(axes)
     return figure
 

@@ -94,7 +94,8 @@ def draw_predictions(ax: Axes, y: Array, predictions: Mapping[str, Array]) -> No
     ends = np.array([0.8 * min(y.min(), *map(np.min, predictions.values())), 2.0])
     ax.plot(ends, ends, color="0.5", linewidth=0.8, linestyle=style.DASHED)
     ax.set(xscale="log", yscale="log", xlabel="test loss / nat", ylabel="predicted loss / nat")
-    ax.legend(loc="lower right")
+    ax.set(ylim=(None, 12))
+    ax.legend(loc="upper left")
 
 
 def draw_skill(ax: Axes, found: Mapping[str, Estimate], null: float | None = None) -> None:
@@ -159,7 +160,7 @@ def loss_maps(maps: Mapping[str, pd.DataFrame]) -> Figure:
         Line2D([], [], color=EDGE, linestyle=linestyle, label=name)
         for name, linestyle in lines.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    figure.legend(handles=handles, loc="outside upper right", ncols=2)
     return figure
 
 
