@@ -16,9 +16,30 @@ import pytest
 
 from sigprop.experiments.propagation_schema import FACTORS, SCHEMA
 
+try:
+    from xdist.scheduler import LoadScopeScheduling
+except ImportError:  # no pytest-xdist: everything runs in one process anyway
+    LoadScopeScheduling = None
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 _SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 _JOB_TABLE = re.compile(r"^([a-z]\w*) +(\d+)$", re.MULTILINE)
+
+
+if LoadScopeScheduling is not None:
+
+    class _OneWorkflow(LoadScopeScheduling):
+        """Tests one by one to whoever is free, but all that run the workflow to one worker.
+
+        They share one built tree, which costs minutes. The marks of pytest-xdist for such groups do
+        nothing under the pytest of the lock.
+        """
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "workflow" if nodeid.startswith(("tests/workflow/", "tests/e2e/")) else nodeid
+
+    def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+        return _OneWorkflow(config, log)
 
 
 @dataclass(frozen=True)

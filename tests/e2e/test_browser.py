@@ -27,7 +27,6 @@ AXE = os.environ.get("SIGPROP_AXE", "")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("workflow"),
     pytest.mark.skipif(
         CHROMIUM is None, reason="no chromium; `apt-get install chromium` brings it"
     ),

@@ -17,7 +17,7 @@ from sigprop.experiments.config import TABLES, load, parts
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import PRESETS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workflow")]
+pytestmark = pytest.mark.slow
 
 FIGURES = figures()
 IDS = [figure.id for figure in FIGURES]

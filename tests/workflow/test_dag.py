@@ -9,7 +9,7 @@ from sigprop.experiments.config import TABLES, parts
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import PRESETS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workflow")]
+pytestmark = pytest.mark.slow
 
 FIGURES = {figure.id: figure for figure in figures()}
 ALIASES = {figure.alias: figure.id for figure in FIGURES.values() if figure.alias}

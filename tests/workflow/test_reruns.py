@@ -17,7 +17,7 @@ from sigprop.artifacts.sources import sources
 from sigprop.experiments.config import TABLES
 from sigprop.experiments.index import figures
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workflow")]
+pytestmark = pytest.mark.slow
 
 FIGURES = figures()
 STYLE = "workflow/sigprop/figures/style.py"
