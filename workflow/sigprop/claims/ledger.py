@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sigprop.artifacts.errors import UserError, nearest
@@ -143,10 +144,7 @@ def _rule_text(claim: Claim) -> str:
 def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[str, Any]:
     claim = asdict(record.claim)
     del claim["check"]
-    checked = [
-        {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in p.items()}
-        for p in map(asdict, record.parts)
-    ]
+    checked = [{key: _plain(value) for key, value in asdict(p).items()} for p in record.parts]
     return claim | {
         "preset": preset,
         "verdict": record.verdict,
@@ -154,6 +152,12 @@ def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[st
         "parts": checked,
         "inputs": {p: digests[p] for name in record.claim.tables for p in parts(name)},
     }
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON knows it: no numpy scalars, null for what is no number."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def markdown(records: list[Record], preset: str) -> str:
