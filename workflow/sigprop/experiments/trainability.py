@@ -43,7 +43,6 @@ def run(settings: TrainabilitySettings, context: Context) -> pd.DataFrame:
     is trained.
 
     Raises:
-        FloatingPointError: every network of an ensemble has a loss that is not a number.
         UserError: checkpoints of other settings, or that cannot be written.
     """
     groups = list(settings.groups())
