@@ -12,9 +12,13 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from sigprop.claims.rules import Part, above, below, log_rank, sign_test, within, z_test
+from sigprop.claims.noci2022_translation import interval
+from sigprop.claims.rules import Part, Verdict, above, below, log_rank, sign_test, within, z_test
+from sigprop.figures.scaling import holm
 from sigprop.figures.stats import bootstrap_mean
+from sigprop.figures.trainability import median_ratio, r_squared
 
 DRAWS = 200
 Array = NDArray[np.float64]
@@ -57,6 +61,39 @@ def _log_rank(rng: Rng, factor: float) -> Part:
     return log_rank("x", rng.exponential(300 * factor, 8), rng.exponential(300, 8), 1200)
 
 
+def _runs(rng: Rng, shift: float) -> Part:
+    """3 runs, differences of spread 0.1 around shift, Student-t interval asked to exceed 0."""
+    return above("x", *interval(rng.normal(shift, 0.1, 3)), 0.0, 3)
+
+
+def _disjoint(rng: Rng, shift: float) -> Part:
+    """8 and 8 seeds of spread 0.1, the second mean larger by shift, intervals disjoint."""
+    _, _, top = _interval(rng.normal(0.0, 0.1, 8))
+    return above("x", *_interval(rng.normal(shift, 0.1, 8)), top, 8)
+
+
+def _holm(rng: Rng, shift: float) -> Part:
+    """KS at 4 depths, 600 against 600 normal numbers, shift standard deviations apart."""
+    pairs = [(rng.normal(shift, 1.0, 600), rng.normal(0.0, 1.0, 600)) for _ in range(4)]
+    p = float(holm(np.array([stats.ks_2samp(*pair).pvalue for pair in pairs])).min())
+    verdict: Verdict = "reproduced" if p > 0.01 else "not reproduced"
+    return Part("x", p, p, p, "Holm p > 0.01", verdict, 600)
+
+
+def _medians(rng: Rng, factor: float) -> Part:
+    """10 over 10 lognormal losses of spread 0.5, ratio of medians factor, asked to exceed 5."""
+    low, high = (m * np.exp(rng.normal(0, 0.5, 10)) for m in (1.0, factor))
+    found = median_ratio(high, low)
+    return above("x", found.value, found.low, found.high, 5.0, 20)
+
+
+def _skill(rng: Rng, r_squared_: float) -> Part:
+    """48 configurations, a prediction with the given R^2 of normal losses, asked to exceed 0.5."""
+    y = rng.normal(size=48)
+    found = r_squared(y, y + (1 - r_squared_) ** 0.5 * rng.normal(size=48))
+    return above("x", found.value, found.low, found.high, 0.5, 48)
+
+
 # rule -> what is drawn, and the parameter under which the claim holds, is on the edge, fails.
 CASES: dict[str, tuple[Callable[[Rng, float], Part], tuple[float, float, float]]] = {
     "within": (_within, (0.0, 0.1, 0.2)),
@@ -65,7 +102,14 @@ CASES: dict[str, tuple[Callable[[Rng, float], Part], tuple[float, float, float]]
     "z_test": (_z_test, (0.0, 0.015, 0.1)),
     "sign_test": (_sign_test, (3.0, 0.0, -3.0)),
     "log_rank": (_log_rank, (30.0, 1.0, 1 / 30)),
+    "above, Student-t": (_runs, (1.0, 0.0, -1.0)),
+    "disjoint intervals": (_disjoint, (0.5, 0.0, -0.5)),
+    "KS with Holm": (_holm, (0.0, 0.1, 0.4)),
+    "above, ratio of medians": (_medians, (30.0, 5.0, 1.0)),
+    "above, R^2": (_skill, (0.9, 0.5, 0.1)),
 }
+# Rules of a significance test alone have no room for `inconclusive`.
+DECIDES_ALWAYS = ("z_test", "KS with Holm")
 TRUTHS = ("holds", "edge", "fails")
 VERDICTS = ("reproduced", "inconclusive", "not reproduced")
 

@@ -11,19 +11,17 @@ are CPU times of this one thread, per network and layer.
 
 import argparse
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import torch
 from timing import (
     Times,
     draw_input,
-    elapsed,
     interleaved,
-    median_ms,
-    median_ratio,
-    peak_gib,
-    ratio,
-    shares,
+    report_crossover,
+    report_one,
+    report_ratios,
+    report_shares,
 )
 from torch import Tensor
 
@@ -31,6 +29,7 @@ from sigprop.models.encoder import EncoderConfig, make_sampler, stream
 from sigprop.models.schemes import SCHEMES
 
 SCHEME = SCHEMES["no_ln_scaled"]
+TARGETS = {256: 6, 1024: 30, 4096: 100}  # explicit / law
 # Layers per timed run drawn in law: the way into coordinates is paid once per network, not per
 # layer. Explicit weights cost the same in every layer, so one is enough.
 LAW_LAYERS = 4
@@ -89,56 +88,11 @@ def compare(n_tokens: int, d_model: int, repeats: int) -> Times:
     )
 
 
-def report_ratios(n_tokens: int, widths: Iterable[int], repeats: int) -> None:
-    targets = {256: 6, 1024: 30, 4096: 100}
-    print(f"n = {n_tokens}, {repeats} interleaved repeats, ms per network and layer (medians)")
-    for d_model in widths:
-        times = compare(n_tokens, d_model, repeats)
-        cells = "  ".join(f"{way} {median_ms(times, way).cpu:.3f}" for way in times)
-        print(f"d {d_model}: {cells}")
-        print(f"    explicit / law   {ratio(times, 'explicit', 'law')}", end="")
-        if target := targets.get(d_model):
-            met = median_ratio(times, "explicit", "law") >= target
-            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
-        print(f"\n    plain / explicit {ratio(times, 'plain', 'explicit')}", flush=True)
-
-
-def report_shares(n_tokens: int, widths: Iterable[int]) -> None:
-    print("\nshare of CPU time  " + "  ".join([*KINDS, "rest"]))
-    for d_model in widths:
-        for sampler in ("law", "explicit"):
-            n_networks = max(4, min(64, 2**15 // d_model)) if sampler == "law" else 2
-            layers = LAW_LAYERS if sampler == "law" else 1
-            x = draw_input(n_networks, n_tokens, d_model, 1)
-            found = shares(lambda x=x, k=layers, s=sampler: forward(x, k, s, 0), KINDS)
-            cells = "  ".join(f"{part:{len(kind)}.0%}" for kind, part in found.items())
-            print(f"{d_model:7d} {sampler:>9}  {cells}", flush=True)
-
-
-def report_crossover() -> None:
-    print("explicit / law by tokens per width, median of 7 repeats")
-    for d_model in (32, 128, 512):
-        cells = []
-        for part in (0.125, 0.25, 0.375, 0.5, 0.75):
-            n_tokens = int(part * d_model)
-            x = draw_input(max(2, 2**17 // (n_tokens * d_model)), n_tokens, d_model, 0)
-            ways = {
-                way: (1, lambda seed, way=way, x=x: forward(x, 1, way, seed))
-                for way in ("explicit", "law")
-            }
-            times = interleaved(ways, 7)
-            cells.append(f"{part:.3f}: {median_ratio(times, 'explicit', 'law'):.2f}")
-        print(f"d {d_model:4d}   " + "   ".join(cells), flush=True)
-
-
-def report_wide(n_networks: int, n_tokens: int, d_model: int, depth: int) -> None:
-    x = draw_input(n_networks, n_tokens, d_model, 0)
-    cpu, wall = elapsed(lambda: forward(x, depth, "law", 0))
-    print(
-        f"{n_networks} networks, n {n_tokens}, d {d_model}, depth {depth}, drawn in law: "
-        f"{cpu:.1f} s of CPU, {wall:.1f} s on the clock (target below 120 s), "
-        f"{1e3 * cpu / n_networks / depth:.1f} ms per network and layer, peak {peak_gib():.2f} GiB"
-    )
+def layers(d_model: int, sampler: str) -> Callable[[], None]:
+    """What `report_shares` looks into."""
+    law = sampler == "law"
+    x = draw_input(max(4, min(64, 2**15 // d_model)) if law else 2, 32, d_model, 1)
+    return lambda: forward(x, LAW_LAYERS if law else 1, sampler, 0)
 
 
 def main() -> None:
@@ -151,12 +105,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.wide:
-        report_wide(8, 32, 65_536, 100)
+        report_one(draw_input(8, 32, 65_536, 0), 100, forward, "below 120 s")
     elif options.crossover:
-        report_crossover()
+        report_crossover(lambda x, sampler, seed: forward(x, 1, sampler, seed))
     else:
-        report_ratios(options.n_tokens, options.widths, options.repeats)
-        report_shares(options.n_tokens, options.widths)
+        n, repeats = options.n_tokens, options.repeats
+        print(f"n = {n}, {repeats} interleaved repeats, ms per network and layer (medians)")
+        for d_model in options.widths:
+            pairs = (("explicit", "law"), ("plain", "explicit"))
+            report_ratios(compare(n, d_model, repeats), d_model, pairs, TARGETS.get(d_model))
+        report_shares(options.widths, KINDS, layers)
 
 
 if __name__ == "__main__":

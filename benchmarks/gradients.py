@@ -15,18 +15,17 @@ ReLU hidden layer has any of its arithmetic at full width.
 
 import argparse
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import torch
 from timing import (
+    Times,
     draw_input,
-    elapsed,
     interleaved,
-    median_ms,
-    median_ratio,
-    peak_gib,
-    ratio,
-    shares,
+    report_crossover,
+    report_one,
+    report_ratios,
+    report_shares,
 )
 from torch import Tensor
 
@@ -76,64 +75,22 @@ def plain_autograd(x: Tensor, depth: int, seed: int) -> list[list[Tensor]]:
     return found
 
 
-def report_ratios(n_tokens: int, widths: Iterable[int], repeats: int) -> None:
-    print(f"n = {n_tokens}, {repeats} interleaved repeats, ms per network and layer (medians)")
-    for d_model in widths:
-        few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
-        x = draw_input(16, n_tokens, d_model, 0)
-        ways = {
-            "law": (len(x) * DEPTH, lambda seed, x=x: norms(x, DEPTH, "law", seed)),
-            "explicit": (
-                few * DEPTH,
-                lambda seed, x=x[:few]: norms(x, DEPTH, "explicit", seed),
-            ),
-            "plain": (few * DEPTH, lambda seed, x=x[:few]: plain_autograd(x, DEPTH, seed)),
-        }
-        times = interleaved(ways, repeats)
-        cells = "  ".join(f"{way} {median_ms(times, way).cpu:.2f}" for way in ways)
-        print(f"d {d_model}: {cells}")
-        print(f"    explicit / law {ratio(times, 'explicit', 'law')}", end="")
-        if target := TARGETS.get(d_model):
-            met = median_ratio(times, "explicit", "law") >= target
-            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
-        print(f"\n    plain / law    {ratio(times, 'plain', 'law')}", flush=True)
+def compare(n_tokens: int, d_model: int, repeats: int) -> Times:
+    """Time per network and layer of each way, one list entry per interleaved repeat."""
+    few = max(1, min(16, 2**21 // d_model**2))  # networks with explicit weights
+    x = draw_input(16, n_tokens, d_model, 0)
+    ways = {
+        "law": (len(x) * DEPTH, lambda seed: norms(x, DEPTH, "law", seed)),
+        "explicit": (few * DEPTH, lambda seed: norms(x[:few], DEPTH, "explicit", seed)),
+        "plain": (few * DEPTH, lambda seed: plain_autograd(x[:few], DEPTH, seed)),
+    }
+    return interleaved(ways, repeats)
 
 
-def report_shares(n_tokens: int, widths: Iterable[int]) -> None:
-    print("\nshare of CPU time  " + "  ".join([*KINDS, "rest"]))
-    for d_model in widths:
-        for sampler in ("law", "explicit"):
-            x = draw_input(16 if sampler == "law" else 1, n_tokens, d_model, 1)
-            found = shares(lambda x=x, s=sampler: norms(x, DEPTH, s, 0), KINDS)
-            cells = "  ".join(f"{part:{len(kind)}.0%}" for kind, part in found.items())
-            print(f"{d_model:7d} {sampler:>9}  {cells}", flush=True)
-
-
-def report_crossover() -> None:
-    print("explicit / law by tokens per width, median of 7 repeats")
-    for d_model in (32, 128, 512):
-        cells = []
-        for part in (0.125, 0.25, 0.375, 0.5, 0.75):
-            n_tokens = int(part * d_model)
-            x = draw_input(max(2, 2**17 // (n_tokens * d_model)), n_tokens, d_model, 0)
-            ways = {
-                way: (1, lambda seed, way=way, x=x: norms(x, 2, way, seed))
-                for way in ("explicit", "law")
-            }
-            times = interleaved(ways, 7)
-            cells.append(f"{part:.3f}: {median_ratio(times, 'explicit', 'law'):.2f}")
-        print(f"d {d_model:4d}   " + "   ".join(cells), flush=True)
-
-
-def report_one(n_networks: int, n_tokens: int, d_model: int, depth: int, target: str) -> None:
-    x = draw_input(n_networks, n_tokens, d_model, 0)
-    cpu, wall = elapsed(lambda: norms(x, depth, "law", 0))
-    print(
-        f"{n_networks} networks, n {n_tokens}, d {d_model}, depth {depth}, drawn in law: "
-        f"{cpu:.1f} s of CPU, {wall:.1f} s on the clock, "
-        f"{1e3 * cpu / n_networks / depth:.1f} ms per network and layer, "
-        f"peak {peak_gib():.2f} GiB (target: {target})"
-    )
+def blocks(d_model: int, sampler: str) -> Callable[[], object]:
+    """What `report_shares` looks into."""
+    x = draw_input(16 if sampler == "law" else 1, 32, d_model, 1)
+    return lambda: norms(x, DEPTH, sampler, 0)
 
 
 def main() -> None:
@@ -147,14 +104,18 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.wide:
-        report_one(8, 32, 16_384, 48, "below 180 s")
+        report_one(draw_input(8, 32, 16_384, 0), 48, norms, "below 180 s")
     elif options.deep:
-        report_one(50, 16, 128, 200, "below 1 GiB")
+        report_one(draw_input(50, 16, 128, 0), 200, norms, "below 1 GiB")
     elif options.crossover:
-        report_crossover()
+        report_crossover(lambda x, sampler, seed: norms(x, 2, sampler, seed))
     else:
-        report_ratios(options.n_tokens, options.widths, options.repeats)
-        report_shares(options.n_tokens, options.widths)
+        n, repeats = options.n_tokens, options.repeats
+        print(f"n = {n}, {repeats} interleaved repeats, ms per network and layer (medians)")
+        for d_model in options.widths:
+            pairs = (("explicit", "law"), ("plain", "law"))
+            report_ratios(compare(n, d_model, repeats), d_model, pairs, TARGETS.get(d_model))
+        report_shares(options.widths, KINDS, blocks)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,60 @@ def shares(work: Callable[[], object], kinds: Mapping[str, Iterable[str]]) -> di
     return found | {"rest": 1 - sum(found.values())}
 
 
-def peak_gib() -> float:
-    """Largest resident set of this process so far (Linux)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def report_shares(
+    widths: Iterable[int],
+    kinds: Mapping[str, Iterable[str]],
+    work: Callable[[int, str], Callable[[], object]],
+) -> None:
+    """Print `shares` of work(d_model, sampler) at every width with both samplers."""
+    print("\nshare of CPU time  " + "  ".join([*kinds, "rest"]))
+    for d_model in widths:
+        for sampler in ("law", "explicit"):
+            found = shares(work(d_model, sampler), kinds)
+            cells = "  ".join(f"{part:{len(kind)}.0%}" for kind, part in found.items())
+            print(f"{d_model:7d} {sampler:>9}  {cells}", flush=True)
+
+
+def report_crossover(work: Callable[[Tensor, str, int], object]) -> None:
+    """Print explicit / law of work(x, sampler, seed) by tokens per width."""
+    print("explicit / law by tokens per width, median of 7 repeats")
+    for d_model in (32, 128, 512):
+        cells = []
+        for part in (0.125, 0.25, 0.375, 0.5, 0.75):
+            n_tokens = int(part * d_model)
+            x = draw_input(max(2, 2**17 // (n_tokens * d_model)), n_tokens, d_model, 0)
+            ways = {
+                way: (1, lambda seed, way=way, x=x: work(x, way, seed))
+                for way in ("explicit", "law")
+            }
+            times = interleaved(ways, 7)
+            cells.append(f"{part:.3f}: {median_ratio(times, 'explicit', 'law'):.2f}")
+        print(f"d {d_model:4d}   " + "   ".join(cells), flush=True)
+
+
+def report_one(
+    x: Tensor, depth: int, work: Callable[[Tensor, int, str, int], object], target: str
+) -> None:
+    """Print the time and memory of one call work(x, depth, "law", seed), x (B, n, d)."""
+    n_networks, n_tokens, d_model = x.shape
+    cpu, wall = elapsed(lambda: work(x, depth, "law", 0))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kiB on Linux
+    print(
+        f"{n_networks} networks, n {n_tokens}, d {d_model}, depth {depth}, drawn in law: "
+        f"{cpu:.1f} s of CPU, {wall:.1f} s on the clock, "
+        f"{1e3 * cpu / n_networks / depth:.1f} ms per network and layer, "
+        f"peak {peak:.2f} GiB (target: {target})"
+    )
+
+
+def report_ratios(
+    times: Times, d_model: int, ratios: Iterable[tuple[str, str]], target: float | None
+) -> None:
+    """Print the median times of every way and the named ratios; the first may have a target."""
+    print(f"d {d_model}: " + "  ".join(f"{way} {median_ms(times, way).cpu:.3f}" for way in times))
+    for i, (slow, fast) in enumerate(ratios):
+        print(f"    {slow + ' / ' + fast:16} {ratio(times, slow, fast)}", end="")
+        if i == 0 and target:
+            met = median_ratio(times, slow, fast) >= target
+            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
+        print(flush=True)

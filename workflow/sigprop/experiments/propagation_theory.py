@@ -1,5 +1,7 @@
 """Theory beside the forward-propagation simulations: exact sums, and the infinite-width map."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
@@ -7,6 +9,7 @@ from sigprop.experiments.context import Context
 from sigprop.experiments.propagation_schema import FACTORS, SCHEMA
 from sigprop.experiments.propagation_settings import Case, PropagationSettings
 from sigprop.theory import noci2022 as theory
+from sigprop.theory import noci2022_maps as maps
 
 Settings = PropagationSettings
 __all__ = ["SCHEMA", "Settings", "run"]
@@ -57,10 +60,10 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
         )
     )
     alpha_attn, alpha_ff = scheme.alpha_attn.at(depth), scheme.alpha_ff.at(depth)
-    q_map = theory.mean_field_trajectory(
-        depth,
-        n,
-        case.rho,
+    mean_field = partial(
+        maps.mean_field_trajectory,
+        n_tokens=n,
+        rho_0=case.rho,
         norm=scheme.norm,
         activation=case.activation,
         alpha_attn=alpha_attn,
@@ -69,6 +72,7 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
         gain_ff=gain_ff,
         q_0=case.sigma_x**2,
     )
+    q_map = mean_field(depth)
     kept = np.asarray(layers)
     values = {
         "cos_mean": (layers, q_map.rho[kept]),
@@ -86,7 +90,7 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
     scaled = scheme.alpha_attn.depth_power == scheme.alpha_ff.depth_power == 0.5
     if scaled:
         at1, at2 = scheme.alpha_attn.coefficient**2, scheme.alpha_ff.coefficient**2
-        limit = theory.mean_field_limit(
+        limit = maps.mean_field_limit(
             n,
             case.rho,
             norm=scheme.norm,
@@ -104,19 +108,7 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
     unscaled = scheme.alpha_attn.depth_power == scheme.alpha_ff.depth_power == 0
     if scheme.norm == "pre" and unscaled:
         first, last = _EXPONENT_LAYERS
-        long = theory.mean_field_trajectory(
-            last,
-            n,
-            case.rho,
-            norm="pre",
-            activation=case.activation,
-            alpha_attn=alpha_attn,
-            alpha_ff=alpha_ff,
-            gain_attn=gain_attn,
-            gain_ff=gain_ff,
-            q_0=case.sigma_x**2,
-        )
-        ends = np.log(long.one_minus_rho[[first, last]])
+        ends = np.log(mean_field(last).one_minus_rho[[first, last]])
         slope = (ends[1] - ends[0]) / np.log(last / first)
         values["collapse_exponent"] = ([last], np.atleast_1d(slope))
     return values
