@@ -68,8 +68,14 @@ def _runs(rng: Rng, shift: float) -> Part:
 
 def _disjoint(rng: Rng, shift: float) -> Part:
     """8 and 8 seeds of spread 0.1, the second mean larger by shift, intervals disjoint."""
-    _, _, top = _interval(rng.normal(0.0, 0.1, 8))
-    return above("x", *_interval(rng.normal(shift, 0.1, 8)), top, 8)
+    _, bottom, top = _interval(rng.normal(0.0, 0.1, 8))
+    mean, low, high = _interval(rng.normal(shift, 0.1, 8))
+    verdict: Verdict = "inconclusive"
+    if low > top:
+        verdict = "reproduced"
+    elif high < bottom:
+        verdict = "not reproduced"
+    return Part("x", mean, low, high, f"> {top:.4g}", verdict, 8)
 
 
 def _holm(rng: Rng, shift: float) -> Part:
@@ -106,7 +112,7 @@ CASES: dict[str, tuple[Callable[[Rng, float], Part], tuple[float, float, float]]
     "disjoint intervals": (_disjoint, (0.5, 0.0, -0.5)),
     "KS with Holm": (_holm, (0.0, 0.1, 0.4)),
     "above, ratio of medians": (_medians, (30.0, 5.0, 1.0)),
-    "above, R^2": (_skill, (0.9, 0.5, 0.1)),
+    "above, R^2": (_skill, (0.9, 0.5, -1.0)),
 }
 # Rules of a significance test alone have no room for `inconclusive`.
 DECIDES_ALWAYS = ("z_test", "KS with Holm")

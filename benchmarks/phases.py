@@ -1,11 +1,13 @@
-"""Time of the theory of Cowsik et al. 2024: phase diagrams, trajectories and the reference values.
+"""Time of Cowsik et al. 2024: phase diagrams by theory and by simulation, trajectories, moments.
 
-    python benchmarks/phases.py            all sections, about half a minute
+    python benchmarks/phases.py            all sections, about two minutes
     python benchmarks/phases.py diagrams   both exponents on 200 x 200 settings, two planes
     python benchmarks/phases.py moments    softmax and MLP moments, and their interpolants
     python benchmarks/phases.py layers     trajectories and gradients of 2,500 settings
+    python benchmarks/phases.py networks   20 x 20 settings, 8 random networks each
 
-One thread, float64. Processor time of the first call, with nothing memoized, and of a second call.
+One thread. Theory in float64: processor time of the first call, with nothing memoized, and of a
+second call. Networks in float32: the same of two calls, and the target for two cores on the clock.
 """
 
 import argparse
@@ -19,6 +21,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from sigprop.experiments import geometry
+from sigprop.experiments.context import Context
 from sigprop.theory.cowsik2024 import Architecture, block_map, lambda_g_traj, tied, trajectory
 from sigprop.theory.cowsik2024_phases import (
     critical_sigma_w,
@@ -32,6 +36,7 @@ from sigprop.theory.mlp_moments import mlp_curves, mlp_moments
 from sigprop.theory.softmax_moments import softmax_curves, softmax_moments
 
 TARGET_SECONDS = 5.0  # both exponents on both planes
+TARGET_NETWORKS = 120.0  # one simulated plane, on two cores
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -97,7 +102,33 @@ def layers() -> None:
     report("lambda_g_star", lambda: lambda_g_star(a))
 
 
-SECTIONS = {"diagrams": diagrams, "moments": moments, "layers": layers}
+def networks() -> None:
+    print("20 x 20 settings, 8 networks each, n 32, d 128, depth 16")
+    plane = {
+        "n_tokens": 32,
+        "d_model": 128,
+        "depth": 16,
+        "alpha_attn": np.linspace(0.05, 0.95, 20).tolist(),
+        "sigma_w1": np.linspace(0.6, 4.0, 20).tolist(),
+        "q": "stationary",
+        "rho": 0.999999,
+        "layers": [4, 16],
+        "n_networks": 8,
+    }
+    backward = {"readout": "common", "quantities": ["q", "q_minus_p", "g"]}
+    cases = {
+        "q, p: networks of their own": {},
+        "q, p: the same 8 networks at every setting": {"shared_weights": True},
+        "q, p, g: networks of their own": backward,
+        "q, p, g: the same 8 networks at every setting": backward | {"shared_weights": True},
+    }
+    for name, change in cases.items():
+        settings = geometry.Settings.model_validate({"grids": {"plane": plane | change}})
+        report(name, partial(geometry.run, settings, Context("geometry_phases", 1)))
+    print(f"  target {TARGET_NETWORKS:g} s on two cores")
+
+
+SECTIONS = {"diagrams": diagrams, "moments": moments, "layers": layers, "networks": networks}
 
 
 def main() -> None:

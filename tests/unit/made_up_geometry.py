@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from sigprop.claims import cowsik2024_geometry as claims
+from sigprop.figures.geometry import TANH
 
 Tables = dict[str, pd.DataFrame]
 NETWORKS = 40
 D_MODEL = 1024
-RATES = dict(zip(claims._TANH, (-0.13, -0.29, -0.8, 0.08, 0.17, 0.3, -0.17, 0.11), strict=True))
+RATES = dict(zip(TANH, (-0.13, -0.29, -0.8, 0.08, 0.17, 0.3, -0.17, 0.11), strict=True))
 
 
 def _rows(quantity: str, layers: list[int], values: np.ndarray, **factors: object) -> pd.DataFrame:

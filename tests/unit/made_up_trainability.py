@@ -89,6 +89,17 @@ def _hypercube(n: int) -> pd.DataFrame:
     return points.assign(depth=DEPTH, config=np.arange(n))
 
 
+def _edge(n: int = 8) -> pd.DataFrame:
+    """n configurations with L |lambda_a| < 3 on each side of L lambda_g = 7."""
+    many = _hypercube(20_000)
+    l_a, l_g = (
+        DEPTH * each for each in exponents(many["alpha_attn"], many["alpha_mlp"], many["sigma_w"])
+    )
+    near = np.abs(l_a) < 3
+    points = pd.concat([many[near & (l_g >= 7)][:n], many[near & (l_g < 7)][:n]])
+    return points.assign(config=np.arange(len(points))).reset_index(drop=True)
+
+
 def _diagonal(alpha: Any, sigma_w: Any, depth: int) -> pd.DataFrame:
     a, s = (x.reshape(-1) for x in np.meshgrid(alpha, sigma_w, indexing="ij"))
     points = pd.DataFrame({"alpha_attn": a, "alpha_mlp": a, "sigma_w": s})
@@ -98,12 +109,13 @@ def _diagonal(alpha: Any, sigma_w: Any, depth: int) -> pd.DataFrame:
 def trainability(
     loss: Loss = by_exponents, *, n: int = 96, depth_loss: Loss | None = None
 ) -> Tables:
-    """All four tables, with the final loss that `loss` gives to each configuration."""
+    """All five tables, with the final loss that `loss` gives to each configuration."""
     grid = _diagonal([0.1, 0.2, 0.35, 0.5, 0.7, 0.9], [0.6, 1, 1.5, 1.9, 2.4, 3, 4], DEPTH)
     depths = [_diagonal(np.linspace(0.1, 0.9, 17), [1.2], depth) for depth in (8, 16, 32)]
     return {
         "train_lhs": _table(_hypercube(n), loss),
         "train_grid": _table(grid, loss),
+        "train_edge": _table(_edge(), loss),
         "train_depth": _table(pd.concat(depths, ignore_index=True), depth_loss or loss),
         "train_unit": _table(grid, lambda points: np.full(len(points), BEST), mode="unit"),
     }

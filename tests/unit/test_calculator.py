@@ -60,6 +60,7 @@ def test_the_text_says_phase_depth_scale_and_nearest_critical_setting(
     assert rows["phase"].startswith("chaotic")
     assert rows["lambda_a, angle"].startswith("+0.169 per block, a factor e in 5.92")
     assert rows["critical sigma_w"] == "1.926"
+    assert rows["nearest critical setting"].startswith("sigma_w times 0.770")  # 1.9259 / 2.5
     assert "lambda_g, first 24 blocks" in rows and "depth times lambda_a, _g" in rows
 
 
@@ -73,9 +74,24 @@ def test_without_branches_nothing_changes_with_depth(capsys: pytest.CaptureFixtu
     assert "neither grows nor decays" in text
 
 
+def test_the_nearest_critical_setting_is_critical(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the strengths are nearer to their edge than sigma_w, and where there is no edge."""
+    setting = ["--alpha-attn", "0.8", "--alpha-mlp", "0.8", "--sigma-w", "4"]
+    found = json.loads(answer(*setting, "--json", capsys=capsys))
+    assert found["nearest_critical"] == "alpha"
+    edge = by_quadrature(0.8 * found["nearest_factor"], 4.0)[0]
+    assert edge == pytest.approx(0, abs=1e-8)
+    assert 1 < found["nearest_factor"] < 4 / found["critical_sigma_w"]
+    text = answer(*setting, "--activation", "relu", capsys=capsys)
+    assert text.splitlines()[-1].split(None, 3)[3].startswith("none: no sigma_w and no scale")
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        (["--sigma-w", "60"], "sigma_w1 = 60 is too large for the quadrature of tanh: pass"),
+        (["--sigma-w", "1e-300"], "sigma = 1e-300 is too small for float64: pass sigma >="),
+        (["--sigma-a", "30"], "sigma_a = 30 is too large for the quadrature: pass sigma_a <="),
         (["--alpha-attn", "1.5"], "alpha_attn = 1.5 is out of range: pass 0 <= alpha_attn <= 1"),
         (["--alpha-mlp", "nan"], "alpha_mlp"),
         (["--sigma-w", "0"], "sigma_w1"),

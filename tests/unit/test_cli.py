@@ -49,7 +49,9 @@ def run(output: Path, *arguments: str, **changes: object) -> None:
 # ---------------------------------------------------------------- help and lists
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("draw",), ("list",), ("claims",), ("schema",)])
+@pytest.mark.parametrize(
+    "command", [(), ("run",), ("draw",), ("list",), ("claims",), ("probe",), ("schema",)]
+)
 def test_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         cli.main([*command, "--help"])

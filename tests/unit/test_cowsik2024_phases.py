@@ -1,5 +1,6 @@
 """Exponents, critical lines and fixed points against the maps, limits and explicit iteration."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -97,6 +98,16 @@ def test_golden_simplex(alpha, sigma_w, expected):
     assert_allclose(rho, expected, atol=6e-4)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "sigma_w"), [(0.01, 2.646), (0.3, 2.698), (0.5, 2.823), (0.7, 3.135)]
+)
+def test_golden_weight_scale_of_orthogonal_tokens(alpha, sigma_w):
+    """rho* > 0 just below this sigma_w, and 0 just above; n = inf."""
+    _, rho = stable_rho(tied(alpha, alpha, [sigma_w - 2e-3, sigma_w + 2e-3], n_tokens=np.inf))
+    assert 1e-5 < rho[0] < 0.01
+    assert_allclose(rho[1], 0.0, atol=1e-9)
+
+
 def test_golden_gradient_at_the_simplex():
     a = tied([0.5, 0.5, 0.7], [0.5, 0.5, 0.7], [2.5, 2.1, 3.0], n_tokens=64)
     assert_allclose(lambda_g_star(a), [0.2614, 0.1120, 0.5671], atol=6e-5)
@@ -168,6 +179,16 @@ def test_relu_and_linear_have_no_chaotic_phase(activation, **values):
     assert_allclose(lambda_g(a), 0.0, atol=1e-14)
     assert np.isnan(critical_sigma_w(a, missing="nan"))
     assert np.isnan(critical_alpha(a)[0])
+
+
+def test_a_phase_diagram_is_quick():
+    """Both exponents on 200 x 200 settings in less than 5 s of processor time."""
+    alpha, sigma_w = np.meshgrid(np.linspace(0.0, 0.98, 200), np.linspace(0.61, 4.01, 200))
+    start = time.process_time()
+    a = tied(alpha, alpha, sigma_w)
+    angle, gradient = lambda_a(a), lambda_g(a)
+    assert time.process_time() - start < 5.0
+    assert angle.shape == gradient.shape == (200, 200)
 
 
 def test_independent_of_logit_scale_and_tokens():

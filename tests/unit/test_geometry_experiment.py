@@ -1,5 +1,7 @@
 """The token-geometry tables: settings, batching, shared weights, and theory beside simulation."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -171,10 +173,15 @@ def test_stationary_variance_is_the_theorys(mode: str, activation: str) -> None:
     np.testing.assert_allclose(geometry.start_variances(batch), collapsed_norm(model), rtol=1e-12)
 
 
-def test_no_stationary_variance_without_branches() -> None:
-    (batch,) = settings(q="stationary", alpha_attn=[0.0, 0.5]).batches()
-    with pytest.raises(ValueError, match="needs a positive alpha_attn or alpha_mlp"):
-        geometry.start_variances(batch)
+@pytest.mark.parametrize(
+    "both", [{"alpha_attn": [0.0, 0.5]}, {"alpha_attn": [0.0, 0.5], "alpha_mlp": [0.3, 0.0]}]
+)
+def test_no_stationary_variance_without_branches(both: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="q=stationary does not exist with alpha_attn=0") as caught:
+        settings(q="stationary", **both)
+    assert "\n" not in str(caught.value)
+    settings(q="stationary", mode="renorm", **both)  # every variance is 1 there
+    settings(q="stationary", alpha_attn=[0.0, 0.5], alpha_mlp=0.3)
 
 
 def test_equal_tokens_do_not_see_the_logit_scale() -> None:
@@ -223,6 +230,18 @@ def test_theory_has_the_factors_of_the_simulation() -> None:
     ]
     pd.testing.assert_frame_equal(*(table.reset_index(drop=True) for table in both))
     assert {"lambda_a", "lambda_g", "lambda_g_traj"} < set(theory["quantity"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sigma_w1": 80.0}, "sigma_w1 = 80 is too large for the quadrature of tanh: pass"),
+        ({"sigma_a": 30.0}, "sigma_a = 30 is too large for the quadrature: pass sigma_a <="),
+    ],
+)
+def test_what_the_theory_does_not_reach_is_named_to_its_grid(change: dict, says: str) -> None:
+    with pytest.raises(UserError, match=rf"^experiments\.geometry\.grids\.some: {says}"):
+        geometry_theory.run(settings(**change), CONTEXT)
 
 
 def test_exponents_of_the_theory_table() -> None:

@@ -18,6 +18,7 @@ from sigprop.experiments.settings import parse
 from sigprop.figures import phases
 from sigprop.figures.data import choose
 from sigprop.theory import cowsik2024 as theory
+from sigprop.theory import mlp_moments
 
 PLANE = {
     "mode": ["conv", "renorm"],
@@ -227,6 +228,37 @@ def test_settings_that_do_not_fit(group: str, change: dict[str, Any], message: s
     plane = SETTINGS["planes"][group] | change
     with pytest.raises(UserError, match=message):
         parse(PhasesSettings, {"planes": {"one": plane}})
+
+
+@pytest.mark.parametrize(
+    ("group", "grid"),
+    [
+        ("lines", {"alpha": 0.0}),
+        ("lines", {"alpha": [0.8, 0.9], "sigma_w": 1.2}),
+        ("lines", {"alpha": 0.99, "read_out": "unit"}),
+    ],
+)
+def test_a_grid_that_straddles_no_critical_line_is_one_line(
+    group: str, grid: dict[str, Any]
+) -> None:
+    settings = parse(PhasesSettings, {group: {"mine": grid}})
+    says = rf"^experiments\.phases\.{group}\.mine: its settings straddle no critical line, .* use"
+    with pytest.raises(UserError, match=says) as error:
+        run(settings, Context(table="phases", seed=1))
+    assert "\n" not in str(error.value)
+
+
+def test_what_the_theory_refuses_is_named_to_its_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quadrature that does not converge, here at too wide a step."""
+    monkeypatch.setattr(
+        "sigprop.theory.cowsik2024.moments_at_one",
+        lambda sigma, activation: mlp_moments.moments_at_one(sigma, activation, spacing=1.5),
+    )
+    plane = {"alpha_attn": 0.5, "sigma_w": 3.0, "quantities": "lambda_a"}
+    with pytest.raises(
+        UserError, match=r"^experiments\.phases\.planes\.mine: spacing = 1\.5 leaves"
+    ):
+        run(parse(PhasesSettings, {"planes": {"mine": plane}}), Context(table="phases", seed=1))
 
 
 def test_grids_need_distinct_names() -> None:

@@ -281,6 +281,17 @@ def test_scaled_down_names_what_is_smaller() -> None:
     assert scaled_down(load("smoke"), []) == ""
 
 
+def test_the_paper_preset_with_smaller_settings_of_ones_own_is_scaled_down(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("experiments: {deep: {n_networks: 9}}")
+    assert "n_networks 500 → 9" in scaled_down(load("paper", mine), ["deep"])
+
+
+def test_a_switch_may_come_as_a_word_from_the_command_line() -> None:
+    record = load("smoke").model_dump(mode="json") | {"strict_claims": "true"}
+    assert config_module.validate(record).strict_claims is True
+
+
 def test_scaled_down_says_a_change_once_however_many_blocks_make_it() -> None:
     words = scaled_down(load("laptop"), ["geometry"])
     assert len(re.findall("d_model 4096 → 1024", words)) == 1

@@ -155,6 +155,16 @@ def test_curves_tend_to_many_tokens():
     assert_allclose((s * 1e5, r * 1e5), limit[:2], rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("n", "errors"), [(32, [0.01, 0.17, 1.11, 6.5]), (256, [0.002, 0.03, 0.29, 1.9])]
+)
+def test_golden_error_of_the_leading_order(n, errors):
+    """e^v / n over S at rho = 0 and sigma_A = .5, 1, 1.5, 2, in digits as they are known."""
+    v = np.array([0.5, 1.0, 1.5, 2.0]) ** 2
+    found = many_token_moments(v, 0.0, n)[0] / softmax_moments(v, 0.0, n).s - 1.0
+    assert_allclose(found, errors, rtol=0.06, atol=5e-3)
+
+
 def test_leading_order_is_poor_at_32_tokens():
     exact = softmax_moments(1.0, 0.0, 32).s
     assert 0.15 < many_token_moments(1.0, 0.0, 32)[0] / exact - 1.0 < 0.19
@@ -168,6 +178,8 @@ def test_random_energy_limit():
     assert (np.diff(s) < 0.0).all()
     assert s[-1] > random_energy_s(2.0) == pytest.approx(1.0 - np.sqrt(0.5))
     assert random_energy_s(1.0) == 0.0
+    s = softmax_moments(np.log(n), 0.0, n).s  # beta = 1, below the transition
+    assert_allclose(s, [0.2523, 0.1186, 0.0664, 0.0402], atol=1e-4)
 
 
 def test_row_entropy():

@@ -146,6 +146,7 @@ def test_means_are_by_sigma_a_or_beta(tables: tuple[pd.DataFrame, pd.DataFrame])
         ({"beta": 1.0}, "sigma_a or beta must be given, and not both"),
         ({"sigma_a": None}, "sigma_a or beta must be given, and not both"),
         ({"rho": -0.5}, "is below -1/"),
+        ({"n_tokens": 2, "rho": -0.9, "sigma_a": 9.0}, r"logits of variance 153\.9, for which"),
         ({"sigma_a": None, "beta": 3.6, "n_tokens": 1_000_000, "rho": 0.0}, "above 12"),
     ],
 )

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 
 from sigprop.theory import noci2022 as theory
+from sigprop.theory import noci2022_maps as maps
 
 MAX_Z = 3.5  # |Monte Carlo - theory| in standard errors
 
@@ -228,7 +229,7 @@ def test_centred_tokens_never_collapse():
     delta = theory.one_minus_rho_at_layer(np.array([1, 10, 1e4])[:, None], n, rho_0)
     assert_allclose(delta, np.broadcast_to(1 - rho_0, delta.shape), rtol=1e-14)
     assert np.isinf(theory.depth_to_reach(0.5, n, rho_0)).all()
-    linear = theory.mean_field_trajectory(200, n, rho_0, norm="none", activation="linear")
+    linear = maps.mean_field_trajectory(200, n, rho_0, norm="none", activation="linear")
     assert_allclose(linear.one_minus_rho[:, -1], 1 - rho_0, rtol=1e-14)
 
 
@@ -259,7 +260,7 @@ def test_depth_to_reach_inverts_the_closed_form():
 def test_rho_stays_in_range_and_never_falls_with_depth(n, position, alpha, norm, activation):
     rho_0 = min(-1 / (n - 1) + position * n / (n - 1), 1.0)
     closed = theory.one_minus_rho_at_layer(np.arange(30), n, rho_0, alpha)
-    state = theory.mean_field_trajectory(
+    state = maps.mean_field_trajectory(
         30, n, rho_0, norm=norm, activation=activation, alpha_attn=alpha, alpha_ff=0.7
     )
     for delta in (closed, state.one_minus_rho):
@@ -278,12 +279,10 @@ def test_kappa_against_quadrature():
         theta = np.arccos(u)
         # E[r^2] = 2, direction p uniform on the circle, both cosines positive
         product = quad(lambda p, t=theta: np.cos(p) * np.cos(p - t), theta - np.pi / 2, np.pi / 2)
-        assert_allclose(theory.kappa(u), 2 * product[0] / np.pi, atol=1e-12)
-    assert_allclose(
-        theory.kappa([-0.5, 0.3, 0.8, 0.99]), [0.109, 0.4827, 0.8271, 0.9903], atol=6e-5
-    )
-    assert_allclose(theory.kappa(0.0), 1 / np.pi, rtol=1e-15)
-    assert (theory.kappa(1.0), theory.kappa(-1.0)) == (1.0, 0.0)
+        assert_allclose(maps.kappa(u), 2 * product[0] / np.pi, atol=1e-12)
+    assert_allclose(maps.kappa([-0.5, 0.3, 0.8, 0.99]), [0.109, 0.4827, 0.8271, 0.9903], atol=6e-5)
+    assert_allclose(maps.kappa(0.0), 1 / np.pi, rtol=1e-15)
+    assert (maps.kappa(1.0), maps.kappa(-1.0)) == (1.0, 0.0)
 
 
 def test_kappa_monte_carlo():
@@ -291,18 +290,18 @@ def test_kappa_monte_carlo():
     g, h = rng.standard_normal((2, 400_000))
     pair = 0.3 * g + np.sqrt(1 - 0.09) * h
     samples = 2 * np.maximum(g, 0) * np.maximum(pair, 0)
-    assert_monte_carlo(samples, float(theory.kappa(0.3)), 0.01)
+    assert_monte_carlo(samples, float(maps.kappa(0.3)), 0.01)
 
 
 def test_one_minus_kappa_keeps_relative_precision():
     delta = np.array([1e-300, 1e-30, 1e-15, 1e-9, 1e-6])
     series = delta - 2 * np.sqrt(2) / (3 * np.pi) * delta**1.5 * (1 + delta / 20)
-    assert_allclose(theory.one_minus_kappa(delta), series, rtol=1e-14)
+    assert_allclose(maps.one_minus_kappa(delta), series, rtol=1e-14)
     u = np.linspace(-1, 1, 2001)
-    assert_allclose(theory.one_minus_kappa(1 - u), 1 - theory.kappa(u), atol=1e-15)
+    assert_allclose(maps.one_minus_kappa(1 - u), 1 - maps.kappa(u), atol=1e-15)
     # the branch point of the Taylor series, theta = 1/2
     theta = np.array([0.5 - 1e-9, 0.5 + 1e-9])
-    gap = 1 - np.cos(theta) - theory.one_minus_kappa(1 - np.cos(theta))
+    gap = 1 - np.cos(theta) - maps.one_minus_kappa(1 - np.cos(theta))
     assert_allclose(np.pi * gap, np.sin(theta) - theta * np.cos(theta), rtol=1e-13)
 
 
@@ -338,7 +337,7 @@ SETTINGS = {"alpha_attn": 0.8, "alpha_ff": 1.2, "gain_attn": 0.9, "gain_ff": 0.5
 def test_trajectory_equals_the_literal_map(norm, activation):
     n, rho = np.array([4, 16])[:, None], np.array([-0.05, 0.0, 0.1, 0.9])
     variant = {"norm": norm, "activation": activation}
-    state = theory.mean_field_trajectory(9, n, rho, **variant, **SETTINGS)
+    state = maps.mean_field_trajectory(9, n, rho, **variant, **SETTINGS)
     assert state.q.shape == state.rho.shape == (2, 4, 10)
     for i, k in np.ndindex(2, 4):
         q, r = naive_map(9, n[i, 0], rho[k], 0.3, attn_sq=0.64 * 0.9, ff_sq=1.44 * 0.5, **variant)
@@ -350,8 +349,8 @@ def test_trajectory_equals_the_literal_map(norm, activation):
 @ACTIVATIONS
 def test_half_layers_and_per_layer_schedules(norm, activation):
     variant = {"norm": norm, "activation": activation}
-    whole = theory.mean_field_trajectory(5, 8, 0.2, **variant, **SETTINGS)
-    half = theory.mean_field_trajectory(5, 8, 0.2, half_layers=True, **variant, **SETTINGS)
+    whole = maps.mean_field_trajectory(5, 8, 0.2, **variant, **SETTINGS)
+    half = maps.mean_field_trajectory(5, 8, 0.2, half_layers=True, **variant, **SETTINGS)
     assert half.rho.shape == (11,)
     assert_allclose(half.rho[::2], whole.rho, rtol=0)
     assert_allclose(half.log_q[::2], whole.log_q, rtol=0)
@@ -361,16 +360,16 @@ def test_half_layers_and_per_layer_schedules(norm, activation):
         assert_allclose(spread[1::2], spread[:-1:2], rtol=1e-13)
     schedule = np.array([[0.5] * 5, [0.1, 0.2, 0.4, 0.8, 1.6]])
     keep = {"gain_attn": 0.9, "gain_ff": 0.5, "q_0": 0.3}
-    varying = theory.mean_field_trajectory(
+    varying = maps.mean_field_trajectory(
         5, 8, 0.2, alpha_attn=schedule, alpha_ff=schedule, per_layer=True, **variant, **keep
     )
-    constant = theory.mean_field_trajectory(
+    constant = maps.mean_field_trajectory(
         5, 8, 0.2, alpha_attn=0.5, alpha_ff=0.5, **variant, **keep
     )
     assert_allclose(varying.rho[0], constant.rho, rtol=1e-15)
     rho, log_q = 0.2, np.log(0.3)  # layer by layer, restarting from the previous state
     for l, alpha in enumerate(schedule[1]):
-        step = theory.mean_field_trajectory(
+        step = maps.mean_field_trajectory(
             1, 8, rho, alpha_attn=alpha, alpha_ff=alpha, **variant, **keep | {"q_0": np.exp(log_q)}
         )
         rho, log_q = step.rho[-1], step.log_q[-1]
@@ -379,7 +378,7 @@ def test_half_layers_and_per_layer_schedules(norm, activation):
 
 
 def test_linear_trajectory_equals_theorem_3_2():
-    state = theory.mean_field_trajectory(
+    state = maps.mean_field_trajectory(
         60, 16, 0.1, norm="none", activation="linear", alpha_attn=0.9, gain_attn=0.8, q_0=0.3
     )
     closed = theory.one_minus_rho_at_layer(np.arange(61), 16, 0.1, 0.9, 0.8)
@@ -391,15 +390,15 @@ def test_linear_trajectory_equals_theorem_3_2():
 
 def test_no_norm_and_post_norm_share_the_rho_recursion():
     kwargs = {"activation": "relu", "alpha_attn": 0.8, "alpha_ff": 1.1, "q_0": 0.2}
-    none = theory.mean_field_trajectory(40, 16, 0.1, norm="none", **kwargs)
-    post = theory.mean_field_trajectory(40, 16, 0.1, norm="post", **kwargs)
+    none = maps.mean_field_trajectory(40, 16, 0.1, norm="none", **kwargs)
+    post = maps.mean_field_trajectory(40, 16, 0.1, norm="post", **kwargs)
     assert_allclose(none.one_minus_rho, post.one_minus_rho, rtol=1e-15)
     assert_allclose(post.q[1:], 1.0, rtol=0)
 
 
 def test_collapse_halves_per_layer_at_every_precision():
     for norm, activation in (("none", "relu"), ("post", "relu"), ("post", "linear")):
-        state = theory.mean_field_trajectory(900, 16, 0.1, norm=norm, activation=activation)
+        state = maps.mean_field_trajectory(900, 16, 0.1, norm=norm, activation=activation)
         ratio = state.one_minus_rho[1:] / state.one_minus_rho[:-1]
         assert_allclose(ratio[60:], 0.5, rtol=1e-8)  # down to 1 - rho ~ 1e-271
         assert 0 < state.one_minus_rho[-1] < 1e-260
@@ -408,16 +407,16 @@ def test_collapse_halves_per_layer_at_every_precision():
 
 def test_reference_map_values():
     kwargs = {"activation": "relu"}
-    scaled = theory.mean_field_trajectory(
+    scaled = maps.mean_field_trajectory(
         24, 16, 0.1, norm="none", alpha_attn=24**-0.5, alpha_ff=24**-0.5, **kwargs
     )
-    post = theory.mean_field_trajectory(4, 16, 0.1, norm="post", **kwargs)
-    pre = theory.mean_field_trajectory(24, 16, 0.1, norm="pre", **kwargs)
-    linear = theory.mean_field_trajectory(24, 16, 0.1, norm="pre", activation="linear")
+    post = maps.mean_field_trajectory(4, 16, 0.1, norm="post", **kwargs)
+    pre = maps.mean_field_trajectory(24, 16, 0.1, norm="pre", **kwargs)
+    linear = maps.mean_field_trajectory(24, 16, 0.1, norm="pre", activation="linear")
     values = [s.rho[-1] for s in (scaled, post, pre, linear)]
     assert_allclose(values, [0.499, 0.865, 0.851, 0.716], atol=6e-4)
     assert (
-        abs(1 - theory.mean_field_trajectory(48, 16, 0.1, norm="pre", **kwargs).rho[-1] - 0.102)
+        abs(1 - maps.mean_field_trajectory(48, 16, 0.1, norm="pre", **kwargs).rho[-1] - 0.102)
         < 6e-4
     )
 
@@ -430,7 +429,7 @@ def test_pre_norm_collapse_is_polynomial():
         ("linear", [-1 / 2, -2 / 3], 3e-3),
         ("relu", [-1 / 2], 0.03),
     ):
-        state = theory.mean_field_trajectory(
+        state = maps.mean_field_trajectory(
             20000, 16, 0.1, norm="pre", activation=activation, alpha_attn=attn[: len(expected)]
         )
         for k, exponent in enumerate(expected):
@@ -452,7 +451,7 @@ def test_map_against_wide_random_networks(norm, activation):
         rng, x, depth, (0.9, 0.8), norm=norm, activation=activation,
         var_v=1 / d, var_f1=1 / d, var_f2=he / d, d_ff=d,
     )  # fmt: skip
-    expected = theory.mean_field_trajectory(
+    expected = maps.mean_field_trajectory(
         depth, n, 0.2, norm=norm, activation=activation, alpha_attn=0.9, alpha_ff=0.8, q_0=0.49
     )
     # independent networks at width 640: standard error and finite-width bias are both near 0.01
@@ -470,14 +469,14 @@ def test_depth_limit_linear_equals_the_closed_form():
     rho_0 = np.array([-0.01, 0.0, 0.3, 0.9, 1.0])
     t = np.linspace(0, 1, 5)
     for norm in ("none", "post"):
-        state = theory.mean_field_limit(
+        state = maps.mean_field_limit(
             n, rho_0, norm=norm, activation="linear", alpha_attn_sq_L=3.0, gain_attn=0.8, t=t
         )
         closed = theory.one_minus_rho_limit(n[..., None], rho_0[:, None], 3.0 * t, 0.8)
         assert state.rho.shape == (3, 5, 5)
         assert_allclose(state.one_minus_rho, closed, rtol=1e-10)
     t_sum, _ = theory.expected_sums_limit(16, 16 * 2.5, 16, 3.0, 0.7)
-    state = theory.mean_field_limit(
+    state = maps.mean_field_limit(
         16, 0.1, norm="none", activation="linear", alpha_attn_sq_L=3.0, alpha_ff_sq_L=0.7
     )
     assert_allclose(state.q[-1], t_sum / 16, rtol=1e-10)
@@ -485,14 +484,14 @@ def test_depth_limit_linear_equals_the_closed_form():
 
 def test_depth_limit_reference_values():
     n, rho_0 = np.array([16, 32]), np.array([0.1, 0.0])
-    relu = theory.mean_field_limit(n, rho_0, norm="none", activation="relu")
-    linear = theory.mean_field_limit(n, rho_0, norm="none", activation="linear")
+    relu = maps.mean_field_limit(n, rho_0, norm="none", activation="relu")
+    linear = maps.mean_field_limit(n, rho_0, norm="none", activation="linear")
     assert_allclose(relu.rho[:, 0], [0.511, 0.393], atol=6e-4)
     assert_allclose(relu.rho[0, 0], 0.51138, atol=6e-6)
     assert_allclose(linear.rho[:, 0], [0.290, 0.051], atol=6e-4)
     depths = (64, 512, 4096)
     finite = [
-        theory.mean_field_trajectory(
+        maps.mean_field_trajectory(
             L, 16, 0.1, norm="none", activation="relu", alpha_attn=L**-0.5, alpha_ff=L**-0.5
         ).rho[-1]
         for L in depths
@@ -504,12 +503,12 @@ def test_depth_limit_reference_values():
 @ACTIVATIONS
 def test_depth_limit_is_the_limit_of_the_map(norm, activation):
     variant = {"norm": norm, "activation": activation, "q_0": 0.6}
-    limit = theory.mean_field_limit(
+    limit = maps.mean_field_limit(
         9, 0.2, alpha_attn_sq_L=1.5, alpha_ff_sq_L=0.8, gain_ff=0.5, t=[0.0, 0.5, 1.0], **variant
     )
     gaps = []
     for depth in (400, 800):
-        state = theory.mean_field_trajectory(
+        state = maps.mean_field_trajectory(
             depth, 9, 0.2, alpha_attn=np.sqrt(1.5 / depth), alpha_ff=np.sqrt(0.8 / depth),
             gain_ff=0.5, **variant,
         )  # fmt: skip
@@ -532,20 +531,20 @@ def test_broadcasting_is_a_permutation_of_scalar_calls():
     rho_0 = np.array([0.0, 0.2, 0.7])[:, None]
     alpha = np.array([0.3, 1.0, 1.5, 2.0])
     kwargs = {"norm": "pre", "activation": "relu"}
-    grid = theory.mean_field_trajectory(5, n, rho_0, alpha_attn=alpha, **kwargs).rho
-    swapped = theory.mean_field_trajectory(
+    grid = maps.mean_field_trajectory(5, n, rho_0, alpha_attn=alpha, **kwargs).rho
+    swapped = maps.mean_field_trajectory(
         5, n.T, rho_0[None], alpha_attn=alpha[:, None, None], **kwargs
     ).rho
     assert grid.shape == (2, 3, 4, 6)
     assert_allclose(np.moveaxis(swapped, (0, 1, 2), (2, 1, 0)), grid, rtol=0)
-    limit = theory.mean_field_limit(n, rho_0, alpha_attn_sq_L=alpha, **kwargs).rho
+    limit = maps.mean_field_limit(n, rho_0, alpha_attn_sq_L=alpha, **kwargs).rho
     closed = theory.rho_at_layer(5, n, rho_0, alpha)
     assert limit.shape == (2, 3, 4, 1)
     for i, j, k in np.ndindex(2, 3, 4):
         setting = (n[i, 0, 0], rho_0[j, 0])
-        one = theory.mean_field_trajectory(5, *setting, alpha_attn=alpha[k], **kwargs).rho
+        one = maps.mean_field_trajectory(5, *setting, alpha_attn=alpha[k], **kwargs).rho
         assert_allclose(grid[i, j, k], one, rtol=0)
-        one = theory.mean_field_limit(*setting, alpha_attn_sq_L=alpha[k], **kwargs).rho
+        one = maps.mean_field_limit(*setting, alpha_attn_sq_L=alpha[k], **kwargs).rho
         assert_allclose(limit[i, j, k], one, atol=1e-10)
         assert closed[i, j, k] == theory.rho_at_layer(5, *setting, alpha[k])
 
@@ -590,8 +589,8 @@ BAD_CALLS = [
     (lambda: theory.attention_gain(8, 4, 0.1), "d_v = 4 "),
     (lambda: theory.attention_gain(8, 8, -0.1), "var_v = -0.1 "),
     (lambda: theory.feedforward_gain(8, 8, 0.1, 0.1, "gelu"), "activation = 'gelu' "),
-    (lambda: theory.kappa(1.01), "u = 1.01 "),
-    (lambda: theory.one_minus_kappa([0.1, 2.5]), "one_minus_u = 2.5 "),
+    (lambda: maps.kappa(1.01), "u = 1.01 "),
+    (lambda: maps.one_minus_kappa([0.1, 2.5]), "one_minus_u = 2.5 "),
     (lambda: theory.logit_second_moment(1.0, 1.0, np.inf, 1.0), "var_q = inf "),
 ]
 
@@ -622,10 +621,10 @@ def test_bad_input_is_one_clear_line(call, pattern):
 def test_bad_trajectory_input(override, pattern):
     kwargs = {"depth": 3, "n_tokens": 4, "rho_0": 0.1, "norm": "none", "activation": "relu"}
     with pytest.raises(ValueError, match=pattern):
-        theory.mean_field_trajectory(**(kwargs | override))
+        maps.mean_field_trajectory(**(kwargs | override))
 
 
 @pytest.mark.parametrize("t", [-0.1, 1.1, [0.5, 0.2], [[0.1]]])
 def test_bad_depth_fraction(t):
     with pytest.raises(ValueError, match="t = "):
-        theory.mean_field_limit(4, 0.1, norm="none", activation="relu", t=t)
+        maps.mean_field_limit(4, 0.1, norm="none", activation="relu", t=t)

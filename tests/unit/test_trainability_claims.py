@@ -33,7 +33,7 @@ def test_every_claim_has_both() -> None:
     assert set(BY_ID) == set(made_up_trainability.HOLDS) == failing
 
 
-@pytest.mark.parametrize("name", ["C16", "C17", "C18", "C19"])
+@pytest.mark.parametrize("name", ["C16", "C17", "C18"])
 def test_too_few_configurations_are_not_run(name: str) -> None:
     record = evaluate(BY_ID[name], made_up_trainability.trainability(n=39), "laptop")
     assert record.verdict == "not run"
@@ -42,11 +42,20 @@ def test_too_few_configurations_are_not_run(name: str) -> None:
 
 def test_c19_without_points_at_the_edge_is_not_run() -> None:
     tables = made_up_trainability.trainability()
-    lhs = tables["train_lhs"]
-    growing = lhs["quantity"] == "lambda_g"
-    tables["train_lhs"] = lhs.assign(value=lhs["value"].where(~growing, 0.01))
+    edge = tables["train_edge"]
+    growing = edge["quantity"] == "lambda_g"
+    tables["train_edge"] = edge.assign(value=edge["value"].where(~growing, 0.01))
     record = evaluate(BY_ID["C19"], tables, "laptop")
     assert record.verdict == "not run" and "0 configurations, at least 3" in record.reason
+
+
+def test_c19_reads_the_edge_alone() -> None:
+    """Whatever the hypercube says; the ratio is that of the two medians."""
+    tables = {"train_edge": made_up_trainability.trainability()["train_edge"]}
+    part = evaluate(BY_ID["C19"], tables, "laptop").parts[0]
+    points = fit.configurations(tables["train_edge"], mode="conv", depth=16)
+    loss = points.groupby(points["l_g"] >= 7)["test_loss"].median()
+    assert part.value == pytest.approx(loss[True] / loss[False]) and part.n == 16
 
 
 def test_c20_without_a_failure_is_inconclusive() -> None:

@@ -53,7 +53,7 @@ def test_the_line_of_lambda_a_lies_where_theory_changes_sign() -> None:
 
 def test_bars_are_the_regressions() -> None:
     grid, points = made_up("train_grid"), made_up("train_lhs")
-    figure = panels.exponents_predict(grid, points)
+    figure = panels.exponents_predict(grid, points, made_up("train_edge"))
     y = fit.losses(points)
     for ax, expected in (
         (figure.axes[2], fit.predict_neighbours(fit.features(points, "both"), y)),
@@ -66,7 +66,21 @@ def test_bars_are_the_regressions() -> None:
     ):
         bar = ax.patches[0].get_width()  # type: ignore[attr-defined]  # a Rectangle
         assert bar == pytest.approx(fit.r_squared(y, expected).value)
-    assert len(figure.axes[0].collections) == 2  # both designs in the plane
+    assert len(figure.axes[0].collections) == 3  # every design in the plane
+
+
+def test_depth_curves_show_every_seed_and_their_median() -> None:
+    table = made_up_trainability.trainability()["train_depth"]
+    again = table[table["source"] == "simulation"].assign(seed=1)
+    again["value"] += 0.5
+    both = fit.trainings(pd.concat([table, again], ignore_index=True), mode="conv", depth=8)
+    one = fit.configurations(table, mode="conv", depth=8).sort_values("alpha_attn")
+    assert [*both["seed"]] == [0] * len(one) + [1] * len(one)
+    _, axes = style.panels(1, 2)
+    panels.draw_depths(axes[0], axes[1], [both])
+    points, median = axes[0].lines[:2]
+    assert len(points.get_ydata()) == 2 * len(one)
+    np.testing.assert_allclose(median.get_ydata(), one["test_loss"] + 0.25)
 
 
 def test_depth_curves_meet_against_the_exponent() -> None:
@@ -75,5 +89,5 @@ def test_depth_curves_meet_against_the_exponent() -> None:
     colours = panels.draw_depths(axes[0], axes[1], designs)
     assert list(colours) == [8, 16, 32]
     for ax, column in zip(axes, ("alpha_attn", "l_a"), strict=True):
-        for line, points in zip(ax.lines, designs, strict=False):
+        for line, points in zip(ax.lines[::2], designs, strict=False):  # then its median
             np.testing.assert_allclose(np.sort(line.get_xdata()), np.sort(points[column]))

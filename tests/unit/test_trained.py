@@ -12,7 +12,13 @@ from torch.nn import functional
 from sigprop.models.block import block
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.schemes import SCHEMES, Scheme, Strength
-from sigprop.models.trained import TokenClassifier, TrainedEncoder, families, sinusoids
+from sigprop.models.trained import (
+    TokenClassifier,
+    TrainedEncoder,
+    families,
+    sinusoids,
+    standardize,
+)
 
 
 def seeded(*seeds: int) -> list[torch.Generator]:
@@ -254,6 +260,40 @@ def test_input_is_scaled_and_shifted_per_member() -> None:
         plain = model.embedding[e][tokens[e]] + sinusoids(6, 8)
         torch.testing.assert_close(x[e], scale[e] * plain + offset[e])
     assert torch.equal(x[1], offset[1].expand(4, 6, 8))
+
+
+@pytest.mark.parametrize("d", [3, 32])
+def test_standardize_is_torchs_layer_norm(d: int) -> None:
+    """Value and gradient, float64; gradcheck compares with finite differences besides."""
+    x = torch.randn(2, 3, 5, d, generator=seeded(1)[0], dtype=torch.float64, requires_grad=True)
+    g = torch.randn(2, 3, 5, d, generator=seeded(2)[0], dtype=torch.float64)
+    ours, theirs = standardize(x), functional.layer_norm(x, (d,))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    (found,), (expected,) = (torch.autograd.grad(y, x, g) for y in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(standardize, x[:1, :1, :2])
+    equal = torch.full((1, 2, d), 3.0, dtype=torch.float64, requires_grad=True)  # a spread of 0
+    standardize(equal).sum().backward()
+    assert bool((standardize(equal) == 0).all()) and bool(equal.grad.isfinite().all())
+
+
+def test_norms_without_gains_are_gains_of_one() -> None:
+    config, scheme = EncoderConfig(5, 8, 3), SCHEMES["pre_ln"]
+    x = torch.randn(2, 3, 5, 8, generator=seeded(3)[0])
+    bare = TrainedEncoder(config, scheme, seeded(1, 2), train_norms=False)
+    torch.testing.assert_close(bare(x), TrainedEncoder(config, scheme, seeded(1, 2))(x))
+    assert {name.split(".")[0] for name, _ in bare.named_parameters()} == {"weights"}
+
+
+def test_counts_stand_for_equal_tokens() -> None:
+    """Without positions: two of one symbol and one of another, written out or counted."""
+    model = classifier(1, 2, positions=False)
+    written = torch.tensor([[[4, 4, 7]]]).expand(2, -1, -1)
+    once = torch.tensor([[[4, 7, 9]]]).expand(2, -1, -1)
+    counted = model(once, counts=torch.tensor([2.0, 1.0, 0.0]))
+    torch.testing.assert_close(counted[:, :, :2], model(written)[:, :, 1:])
+    assert not torch.allclose(model(once)[:, :, :2], counted[:, :, :2], rtol=1e-2)
+    assert bool(counted.isfinite().all())
 
 
 def test_sinusoids() -> None:

@@ -40,6 +40,19 @@ def test_padding_and_chance() -> None:
     )
 
 
+def test_weights_are_repetitions() -> None:
+    """Loss and accuracy with whole-number weights are those of positions repeated so often."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(2, 4, 3, generator=generator)
+    targets = torch.randint(3, (2, 4), generator=generator)
+    weights = torch.tensor([[2.0, 0.0, 1.0, 3.0]])
+    rows = torch.tensor([0, 0, 2, 3, 3, 3])
+    for measure in (cross_entropy, accuracy):
+        expected = measure(logits[:, rows], targets[:, rows])
+        torch.testing.assert_close(measure(logits, targets, weights=weights), expected)
+        assert not torch.allclose(measure(logits, targets), expected)
+
+
 def test_accuracy_counts_what_is_not_padding() -> None:
     logits = functional.one_hot(torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]]), 5).float()
     targets = torch.tensor([[0, 1, 4, -100], [1, 1, 1, 0]])

@@ -43,6 +43,15 @@ def test_inverse_sqrt_peaks_at_the_end_of_the_warmup() -> None:
     assert f(99) == pytest.approx(0.5)
 
 
+def test_linear_decay_rises_to_one_and_falls_to_zero_at_the_end() -> None:
+    f = learning_rate(settings(steps=10, schedule="linear_decay", warmup_steps=3))
+    up, down = [1 / 3, 2 / 3, 1], [7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    assert [f(t) for t in range(10)] == pytest.approx(up + down)
+    assert f(10) == 0  # the step after the last update
+    f = learning_rate(settings(steps=10, schedule="linear_decay", warmup_steps=10))
+    assert [f(t) for t in (0, 9)] == pytest.approx([0.1, 1])
+
+
 def test_torch_applies_the_factor_to_the_rate() -> None:
     own = settings(schedule="inverse_sqrt", warmup_steps=10)
     w = torch.nn.Parameter(torch.zeros(1, 1))
@@ -88,6 +97,11 @@ def test_temperature_without_warm_up_and_without_tau() -> None:
         ({"on_nonfinite": "skip"}, "on_nonfinite must be one of stop, freeze, got 'skip'"),
         ({"tau_form": "sqrt"}, "tau_form must be one of from_one, from_zero, got 'sqrt'"),
         ({"schedule": "inverse_sqrt"}, "warmup_steps must be at least 1 with schedule 'inverse_s"),
+        ({"schedule": "linear_decay"}, "warmup_steps must be at least 1 with schedule 'linear_de"),
+        (
+            {"schedule": "linear_decay", "warmup_steps": 101},
+            "warmup_steps must be at most steps=100 with schedule 'linear_decay', got 101",
+        ),
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str) -> None:

@@ -139,6 +139,35 @@ def test_every_method_trains(folder: Path, scheme: str) -> None:
     assert bool(own["quantity"].isin(STRENGTHS).any()) == (scheme == "rezero")
 
 
+TAUS = {  # at steps 0, 2 and 3 of a warm-up of 4
+    "none": ({"tau": None}, [1.0, 1.0, 1.0]),
+    "from_one": ({"tau": 8.5, "tau_form": "from_one"}, [1.0, 4.75, 6.625]),
+    "from_zero": ({"tau": 8.5, "tau_form": "from_zero"}, [0.0, 4.25, 6.375]),
+}
+
+
+@pytest.mark.parametrize("form", TAUS)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("scheme", RECIPES)
+def test_every_scheme_trains_with_every_optimizer_and_form_of_tau(
+    folder: Path, scheme: str, optimizer: str, form: str
+) -> None:
+    """Three updates change the loss and nothing diverges; beam 5 scores one form, for time."""
+    tau, expected = TAUS[form]
+    training = tau | {"optimizer": optimizer, "lr": 0.002, "schedule": "constant", "steps": 3}
+    training["tau_warmup_steps"] = 4 if tau["tau"] else 0
+    size = {"depth": 1, "n_seeds": 1, "evaluate_every": 2, "probe_steps": [0], "beam": 5}
+    scored = form == "from_one"
+    chosen = tiny.settings(folder, scheme=scheme, training=training, score=scored, **size)
+    own = SCHEMA.validate(translation.run(chosen, Context("tiny", 1)))
+    assert list(values(own, "tau")["value"]) == pytest.approx(expected)
+    losses = list(values(own, "valid_loss")["value"])
+    assert len(losses) == 3 and losses[-1] != losses[0]
+    assert list(values(own, "diverged")["value"]) == [0.0]
+    assert set(own["optimizer"]) == {optimizer}
+    assert len(values(own, "sacrebleu")) == len(values(own, "bleu_tokenized")) == scored
+
+
 # ---------------------------------------------------------------- a killed run
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import pandas as pd
 import pytest
 import tiny_translation as tiny
 
+from sigprop.experiments.config import load
+from sigprop.experiments.settings import PRESETS
 from sigprop.figures import translation
 from sigprop.figures.training import by_step
+from sigprop.models.baselines import RECIPES
 
 PAPER: dict[str, Any] = {
     "data": {"source": "iwslt14", "bpe_size": 10000},
@@ -67,9 +71,9 @@ def test_marks_at_the_papers_size() -> None:
     assert found["inverse temperature"] == "stated"
     assert found["runs"] == "stated"
     assert found["learning rate, Adam"] == "inferred"
-    assert found["learning rate, SGD"] == "ours"
+    assert found["learning rate, SGD"] == "our choice"
     assert found["text"] == "stated"
-    assert not [mark for mark in found.values() if mark.startswith("ours (")]
+    assert not [mark for mark in found.values() if mark.startswith("our choice (")]
     row = table[table["hyperparameter"] == "learning rate, SGD"].iloc[0]
     assert list(row)[1:3] == ["", "0.1"]
     strength = table[table["hyperparameter"] == "residual strength"].iloc[0]
@@ -82,8 +86,8 @@ def test_a_value_that_is_not_the_papers_is_ours_and_names_the_papers() -> None:
         own["d_model"] = 128
     settings["translation_ours"]["training"]["tau"] = 4.0
     found = marks(translation.hyperparameters(settings))
-    assert found["width d"] == "ours (paper: 512, inferred)"
-    assert found["inverse temperature"] == "ours (paper: 8.5, stated)"
+    assert found["width d"] == "our choice (paper: 512, inferred)"
+    assert found["inverse temperature"] == "our choice (paper: 8.5, stated)"
 
 
 def test_every_setting_that_decides_a_result_is_a_row() -> None:
@@ -93,14 +97,54 @@ def test_every_setting_that_decides_a_result_is_a_row() -> None:
     missing = [key for key in settings if key not in keys and key not in ("data", "training")]
     assert set(missing) == {
         "cache",
-        "max_tokens",
-        "residual",
+        "residual",  # in the row of the strength
         "probe_steps",
         "probe_sentences",
         "score",
     }
     training = {f"training.{key}" for key in settings["training"]}
-    assert training - keys == {"training.mixed_precision", "training.log_every"}
+    assert training - keys == {"training.log_every"}
+    data = {f"data.{key}" for key in settings["data"]}
+    places = {f"data.{key}" for key in ("path", "valid_path", "test_path", "sha256", "languages")}
+    assert data - keys == places
+
+
+def test_every_row_has_one_of_the_marks_at_every_preset() -> None:
+    for preset in PRESETS:
+        experiments = load(preset).experiments
+        settings = {
+            name: getattr(experiments, name).model_dump(mode="json") for name in translation.TITLES
+        }
+        table = translation.hyperparameters(settings)
+        assert len(table) == len(translation.ROWS)
+        for mark in table["mark"]:
+            assert re.fullmatch(
+                r"stated|inferred|our choice( \(paper: .+, (stated|inferred)\))?", mark
+            )
+        others = set(table.loc[table["mark"].str.contains("paper:"), "hyperparameter"])
+        # At the paper preset ReZero and T-Fixup alone differ: they need no warm-up.
+        warmup = {"schedule, Adam", "warm-up of the rate, Adam"}
+        assert others == warmup if preset == "paper" else others > warmup
+
+
+def test_strengths_are_those_of_the_models() -> None:
+    """The figures' words against the records that build the models, and the settings' own."""
+    assert set(translation.STRENGTHS) == set(RECIPES)
+    for name, recipe in RECIPES.items():
+        alpha = recipe.scheme.alpha_attn
+        assert alpha == recipe.scheme.alpha_ff
+        words = alpha.label.replace(r"\sqrt{L}", "sqrt(L)")
+        words += ", trained" if recipe.train_strengths else ""
+        assert translation.STRENGTHS[name] == words
+    settings = paper_settings()
+    settings["translation_ours"]["residual"] = [
+        {"coefficient": 1.0, "depth_power": 0.0},
+        {"coefficient": 0.5, "depth_power": 0.25},
+        {"coefficient": 2.0, "depth_power": 1.0},
+    ]
+    table = translation.hyperparameters(settings).set_index("hyperparameter")
+    ours = table.loc["residual strength", translation.PLAIN_TITLES["translation_ours"]]
+    assert ours == "1 and 0.5 L^-0.25 and 2/L, trained"
 
 
 def test_written_tables_hold_every_cell(tmp_path: Path) -> None:
@@ -136,6 +180,22 @@ def test_bleu_table_has_means_intervals_and_an_empty_paper_column() -> None:
     mean, low, high = translation.interval(values)
     assert ours["sacrebleu"] == ours["bleu_tokenized"] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
     assert low < mean < high
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_too_few_scores_for_an_interval_are_no_nan(kept: int) -> None:
+    """One run has a score without an interval; runs that diverged at once have none."""
+    table = made_up.trained()["translation_ours"]
+    scored = table["quantity"].isin(["bleu_tokenized", "sacrebleu"])
+    few = table[~scored | ((table["quantity"] == "bleu_tokenized") & (table["seed"] < kept))]
+    (row,) = translation.bleu_table({"translation_ours": few}).to_dict("records")
+    values = translation.scores(few, "bleu_tokenized")
+    assert row["bleu_tokenized"] == (f"{values[0]:.2f}" if kept else "none")
+    assert row["sacrebleu"] == "none"
+    figure, ax = plt.subplots()
+    translation.draw_scores(ax, {"translation_ours": few}, "bleu_tokenized")
+    figure.canvas.draw()
+    plt.close(figure)
 
 
 def test_a_run_that_diverged_leaves_the_mean_of_the_others() -> None:

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES, parts
+from sigprop.experiments.config import TABLES, load, parts, shards
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import PRESETS
 
@@ -27,7 +28,7 @@ def test_rules_are_the_index_the_tables_and_a_few_groups(clean) -> None:
     listed = clean.snakemake("--list-rules").stdout
     rules = {line.split()[0] for line in listed.splitlines() if not line.startswith("Using ")}
     named = {*FIGURES} | SIMULATIONS | THEORIES | GROUPS
-    assert rules == named | {"claims", "pages", "schemes", "unknown_target"}
+    assert rules == named | {"claims", "pages", "schemes", "translate", "unknown_target"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -35,7 +36,9 @@ def test_every_named_target_of_every_preset_can_be_planned(clean, preset: str) -
     """In one dry run: each target is looked up on its own, and each job is planned once."""
     targets = [*FIGURES, *ALIASES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "pages", "schemes"]
     jobs = clean.jobs(*targets, "--config", f"preset={preset}")
-    assert jobs == {*targets} - {*ALIASES} - {"all"}
+    split = {f"part_{table}" for table in TABLES if shards(load(preset), table) > 1}
+    assert bool(split) == (preset == "paper")
+    assert jobs == ({*targets} | split) - {*ALIASES} - {"all"}
 
 
 def test_a_figure_brings_its_own_tables_and_no_others(clean) -> None:
@@ -53,6 +56,22 @@ def test_claims_need_no_figure_and_no_table_that_they_do_not_read(clean) -> None
 @pytest.mark.parametrize("arguments", [("-f", "fig09"), ("fig9", "--force")])
 def test_a_figure_again_is_that_figure_only(built, arguments: tuple[str, str]) -> None:
     assert built.jobs(*arguments) == {"fig09"}
+
+
+def test_a_table_in_parts_is_the_table(tree) -> None:
+    """Trained in three jobs and put together, beside what one job made."""
+    name = "results/smoke/data/train_lhs"
+    whole = pd.read_parquet(tree.root / f"{name}.parquet")
+    (tree.root / "mine.yaml").write_text("experiments: {train_lhs: {ensemble: 3}}\n")
+    three = ("--configfile", "mine.yaml", "--config", "preset=smoke", "shards=3")
+    target = ("simulate_train_lhs", *three)
+    assert tree.jobs(*target) == {"simulate_train_lhs", "part_train_lhs"}
+    done = tree.snakemake(*target)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([*(tree.root / "results/smoke/data/parts/train_lhs").glob("*-of-3.parquet")]) == 3
+    parted = pd.read_parquet(tree.root / f"{name}.parquet")
+    pd.testing.assert_frame_equal(whole, parted, rtol=1e-3)  # other ensembles, other rounding
+    assert tree.jobs(*target) == set()
 
 
 def test_a_second_run_has_nothing_to_do(built) -> None:

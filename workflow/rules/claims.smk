@@ -33,6 +33,10 @@ rule claims:
         preset=CONFIG.preset,
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
+        # Snakemake deletes the outputs of a job that fails; a strict one leaves its verdicts here.
+        kept=f"{RESULTS}/logs/claims.md",
     shell:
         "python -m sigprop claims --evaluate --preset {params.preset} --data {params.data:q}"
         " --output {output.json:q} {params.strict} 2> {log:q}"
+        " || {{ if [ -f {output.markdown:q} ]; then cp {output.markdown:q} {params.kept:q};"
+        " echo 'all verdicts: {params.kept}' >> {log:q}; fi; exit 1; }}"

@@ -13,8 +13,10 @@ from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
 from sigprop.experiments.config import TABLES, parts, scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
+from sigprop.experiments.config import shards as _shards
 from sigprop.experiments.config import validate as _validate
 from sigprop.experiments.index import figures as _figures
+from sigprop.experiments.translate_command import requested
 
 use_checkout()
 
@@ -58,6 +60,14 @@ def settings(table):
     return json.dumps(block.model_dump(mode="json"), sort_keys=True)
 
 
+def parts_of(table):
+    """The files that the jobs of a table leave, in their order; none where one job makes it."""
+    n = _shards(CONFIG, table)
+    return [
+        f"{RESULTS}/data/parts/{table}/{i}-of-{n}.parquet" for i in range(n) if n > 1
+    ]
+
+
 def on_gpu():
     """Whether experiments take a graphics card; asks without importing torch."""
     auto = CONFIG.device == "auto" and shutil.which("nvidia-smi") is not None
@@ -88,6 +98,16 @@ def figure_outputs(figures):
             *(f"{RESULTS}/figures/{figure.id}.{suffix}" for suffix in figure.also),
         )
     ]
+
+
+def to_translate(wildcards):
+    """The table, trained if need be, and the sentences; bad ones are refused before any training."""
+    table, sentences = one_line(requested, CONFIG)
+    # Absolute, because a bare name might be taken for a misspelt target.
+    return {
+        "model": f"{RESULTS}/data/{table}.parquet",
+        "sentences": str(sentences.absolute()),
+    }
 
 
 def suggest(wildcards):

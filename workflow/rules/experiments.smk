@@ -2,12 +2,51 @@
 
 for name in TABLES:
     made = TABLES[name]
+    pieces = parts_of(name)
+
+    if pieces:
+
+        rule:
+            name:
+                f"part_{name}"
+            input:
+                sources(f"sigprop.experiments.{made.simulation}"),
+            output:
+                table=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.parquet",
+                sidecar=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.json",
+            log:
+                f"{RESULTS}/logs/part_{name}_{{i}}.log",
+            benchmark:
+                f"{RESULTS}/benchmarks/part_{name}_{{i}}.tsv"
+            wildcard_constraints:
+                i=r"\d+",
+            conda:
+                "../../envs/sigprop.yaml"
+            threads: 1
+            resources:
+                mem_mb=2000,
+                runtime=720,
+                gpu=1 if on_gpu() else 0,
+            params:
+                table=name,
+                settings=settings(name),
+                preset=CONFIG.preset,
+                seed=CONFIG.seed,
+                device=CONFIG.device,
+                of=len(pieces),
+                checkpoints=f"{RESULTS}/checkpoints/{name}",
+            shell:
+                "python -m sigprop run {params.table} --part {wildcards.i}/{params.of}"
+                " --preset {params.preset} --settings {params.settings:q} --seed {params.seed}"
+                " --device {params.device} --threads {threads}"
+                " --checkpoints {params.checkpoints:q} --output {output.table:q} 2> {log:q}"
 
     rule:
         name:
             f"simulate_{name}"
         input:
-            sources(f"sigprop.experiments.{made.simulation}"),
+            sources=sources(f"sigprop.experiments.{made.simulation}"),
+            parts=pieces,
         output:
             table=f"{RESULTS}/data/{name}.parquet",
             sidecar=f"{RESULTS}/data/{name}.json",
@@ -22,7 +61,7 @@ for name in TABLES:
             mem_mb=2000,
             runtime=720 if made.trains else 60,
             # Two trainings never share a card; profiles say how many cards there are.
-            gpu=1 if made.trains and on_gpu() else 0,
+            gpu=1 if made.trains and on_gpu() and not pieces else 0,
         params:
             table=name,
             settings=settings(name),
@@ -31,12 +70,16 @@ for name in TABLES:
             device=CONFIG.device,
             # Not an output: it outlives a kill, and the training goes on from there.
             checkpoints=(
-                f"--checkpoints {RESULTS}/checkpoints/{name}" if made.trains else ""
+                f"--checkpoints {RESULTS}/checkpoints/{name}"
+                if made.trains and not pieces
+                else ""
             ),
+            join="--join" if pieces else "",
         shell:
             "python -m sigprop run {params.table} --kind simulation --preset {params.preset}"
             " --settings {params.settings:q} --seed {params.seed} --device {params.device}"
-            " --threads {threads} {params.checkpoints} --output {output.table:q} 2> {log:q}"
+            " --threads {threads} {params.checkpoints} {params.join} {input.parts:q}"
+            " --output {output.table:q} 2> {log:q}"
 
     if made.theory:
 
@@ -81,6 +124,8 @@ rule schemes:
         f"{RESULTS}/data/schemes.json",
     log:
         f"{RESULTS}/logs/schemes.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/schemes.tsv"
     conda:
         "../../envs/sigprop.yaml"
     shell:

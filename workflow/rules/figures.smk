@@ -32,7 +32,10 @@ for figure in FIGURES:
             sidecar=f"{RESULTS}/figures/{figure.id}.json",
             executed=f"{RESULTS}/notebooks/{figure.id}.ipynb",
             html=in_report(f"{RESULTS}/notebooks/{figure.id}.html", figure),
-            also=[f"{RESULTS}/figures/{figure.id}.{suffix}" for suffix in figure.also],
+            also=[
+                in_report(f"{RESULTS}/figures/{figure.id}.{suffix}", figure)
+                for suffix in figure.also
+            ],
         log:
             f"{RESULTS}/logs/{figure.id}.log",
         benchmark:

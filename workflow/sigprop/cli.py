@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sigprop import __version__
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import check_writable, write_json
-from sigprop.experiments import calculator, translate_command
+from sigprop.experiments import calculator, probe_command, translate_command
 from sigprop.pages.commands import add_commands
 
 if TYPE_CHECKING:
@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where an experiment that trains saves its state, to go on after a kill",
     )
+    half = run.add_mutually_exclusive_group()
+    half.add_argument(
+        "--part", metavar="I/N", help="of a table that trains: make part I of N, from 0"
+    )
+    half.add_argument(
+        "--join", nargs="+", metavar="FILE", help="put all parts together, in their order"
+    )
     run.add_argument("--seed", type=int, help="root seed, instead of the config's")
     run.add_argument("--device", help="auto, cpu or cuda, instead of the config's")
     run.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -106,15 +113,22 @@ def _parser() -> argparse.ArgumentParser:
         description="Without arguments: every claim with its rule. With --evaluate: verdicts.",
     )
     claims.add_argument("claim", nargs="*", help="claim ids, e.g. N12; default: all")
+    claims.add_argument("--list", action="store_true", help="one line a claim")
     claims.add_argument("--evaluate", action="store_true", help="compute verdicts from tables")
+    claims.add_argument(
+        "--explain", action="store_true", help="verdicts, and what would change each of them"
+    )
     claims.add_argument("--preset", default="laptop", help=_PRESET_HELP)
     claims.add_argument("--data", metavar="DIR", help="default: results/PRESET/data")
     claims.add_argument("-o", "--output", metavar="FILE", help="write .json, and .md beside it")
-    claims.add_argument("--strict", action="store_true", help="exit 1 on `not reproduced`")
+    claims.add_argument(
+        "--strict", action="store_true", help="evaluate; exit 1 on `not reproduced`"
+    )
     claims.set_defaults(command=_claims)
 
     calculator.add_command(commands)
     translate_command.add_command(commands)
+    probe_command.add_command(commands)
 
     schema = commands.add_parser("schema", help="print the schema of the config (YAML)")
     schema.set_defaults(command=_schema)
@@ -128,6 +142,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from sigprop.experiments.config import TABLES, load
     from sigprop.experiments.context import Context
     from sigprop.experiments.settings import parse
+    from sigprop.experiments.shards import joined
 
     clock = Clock()
     if arguments.table not in TABLES:
@@ -154,8 +169,6 @@ def _run(arguments: argparse.Namespace) -> None:
     device = "cpu"
     if arguments.kind == "simulation":
         device = _device(arguments.device or config.device, arguments.threads)
-    context = Context(arguments.table, seed, device, arguments.simulation, arguments.checkpoints)
-    table = experiment.run(settings, context)
     sidecar: dict[str, Any] = {
         "table": arguments.table,
         "kind": arguments.kind,
@@ -165,9 +178,30 @@ def _run(arguments: argparse.Namespace) -> None:
         "seed": seed,
         "device": device,
         "threads": arguments.threads,
-        "provenance": clock.record(),
     }
+    if arguments.join:
+        table, sidecar = joined(arguments.join, sidecar)
+    else:
+        part = _part(arguments.part, settings, arguments.table)
+        context = Context(
+            arguments.table, seed, device, arguments.simulation, arguments.checkpoints, part
+        )
+        table = experiment.run(settings, context)
+        sidecar |= {"part": list(part)} if arguments.part else {}
+    sidecar["provenance"] = clock.record()
     write_table(table, arguments.output, experiment.SCHEMA, sidecar)
+
+
+def _part(text: str | None, settings: Any, table: str) -> tuple[int, int]:
+    """What `--part` says, for a table that has as many runs."""
+    from sigprop.experiments.shards import parse_part
+
+    if text is None:
+        return 0, 1
+    part, runs = parse_part(text), getattr(settings, "n_runs", 1)
+    if part[1] > runs:
+        raise UserError(f"--part: {text!r}: {table} has {runs} runs; use at most as many parts")
+    return part
 
 
 def _json(option: str, text: str) -> Any:
@@ -266,6 +300,8 @@ def _claims(arguments: argparse.Namespace) -> None:
         preset=arguments.preset,
         output=arguments.output,
         strict=arguments.strict,
+        brief=arguments.list,
+        explain=arguments.explain,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from sigprop.claims.reasons import REASONS, Reason
 from sigprop.claims.rules import Part
 
 Tables = Mapping[str, pd.DataFrame]
@@ -12,7 +13,7 @@ Tables = Mapping[str, pd.DataFrame]
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper and how it is decided.
+    """One statement of a paper and how it is decided; `reason` says why in this way.
 
     Attributes:
         place: where the paper makes it, or what of ours it follows from.
@@ -33,3 +34,13 @@ class Claim:
     smallest_preset: str
     check: Callable[[Tables], list[Part]]
     settings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def paper(self) -> str:
+        """The paper by the name that the index of figures gives it."""
+        return {"N": "noci2022", "C": "cowsik2024"}[self.id[0]]
+
+    @property
+    def reason(self) -> Reason:
+        """Its statistic, and why the rule asks what it asks."""
+        return REASONS[self.id]

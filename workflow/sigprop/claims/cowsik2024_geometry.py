@@ -9,6 +9,7 @@ from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Shown, Verdict, above, at_most, below, within
 from sigprop.figures.data import choose, groups
 from sigprop.figures.geometry import (
+    TANH,
     Exponent,
     angle_exponent,
     cosine_curve,
@@ -28,16 +29,6 @@ _CONV = (
     "sharp_attention",
 )
 _ORDERED = ("ordered", "ordered_strong", "attention_only")
-_TANH = (
-    "ordered_weak",
-    "ordered",
-    "ordered_strong",
-    "chaotic_weak",
-    "chaotic",
-    "chaotic_strong",
-    "unit_readout",
-    "renorm",
-)
 
 
 def _grid(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -93,15 +84,13 @@ def _c03(tables: Tables) -> list[Part]:
 
 def _c04(tables: Tables) -> list[Part]:
     table = tables["geometry_exponents"]
-    return [
-        _agrees(f"lambda_a, {name}", angle_exponent(_grid(table, name)), 0.03) for name in _TANH
-    ]
+    return [_agrees(f"lambda_a, {name}", angle_exponent(_grid(table, name)), 0.03) for name in TANH]
 
 
 def _c10(tables: Tables) -> list[Part]:
     table = tables["geometry_exponents"]
     return [
-        _agrees(f"lambda_g, {name}", gradient_exponent(_grid(table, name)), 0.035) for name in _TANH
+        _agrees(f"lambda_g, {name}", gradient_exponent(_grid(table, name)), 0.035) for name in TANH
     ]
 
 

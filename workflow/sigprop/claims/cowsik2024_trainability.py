@@ -198,8 +198,9 @@ def _enough(groups: dict[str, Array]) -> None:
 
 def _c19(tables: Tables) -> list[Part]:
     parts: list[Part] = []
-    for seed in _seeds(tables["train_lhs"]):
-        points = _hypercube(tables, seed)
+    table = tables["train_edge"]
+    for seed in _seeds(table):
+        points = fit.configurations(table, mode="conv", depth=_DEPTH, seed=seed)
         y, edge = fit.losses(points), points["l_a"].abs() < 3
         top, bottom = (
             y[(edge & side).to_numpy()] for side in (points["l_g"] >= 7, points["l_g"] < 7)
@@ -292,10 +293,12 @@ CLAIMS = (
         "C19",
         "derived here",
         "The edge of chaos alone is not enough: growing gradients spoil training there.",
-        "Latin hypercube, L = 16, configurations with L|lambda_a| < 3, for each training seed: "
-        "median loss at L lambda_g >= 7 over that at < 7, lower end of its bootstrap interval "
-        "above 5; not run with fewer than 3 of either." + _CONTROLS,
-        ("train_lhs",),
+        "Configurations with L|lambda_a| < 3, L = 16, for each training seed: median loss at L "
+        "lambda_g >= 7 over that at < 7, lower end of its bootstrap interval above 5; not run with "
+        "fewer than 3 of either. They are the first of a Sobol sequence over the ranges of the "
+        "Latin hypercube on either side, equally many, chosen by the exponents alone before any "
+        "training: the hypercube has too few at the edge." + _CONTROLS,
+        ("train_edge",),
         ("geo09",),
         "laptop",
         _c19,

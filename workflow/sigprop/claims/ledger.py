@@ -12,7 +12,7 @@ import pandas as pd
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import sha256, write_json, write_text
-from sigprop.artifacts.tables import read_table
+from sigprop.artifacts.tables import read_sidecar, read_table
 from sigprop.claims import (
     cowsik2024_geometry,
     cowsik2024_phases,
@@ -24,6 +24,7 @@ from sigprop.claims import (
     noci2022_translation,
 )
 from sigprop.claims.claim import Claim, Tables
+from sigprop.claims.explain import distance
 from sigprop.claims.rules import Part, Verdict, together
 from sigprop.experiments.config import parts
 from sigprop.experiments.settings import PRESETS
@@ -89,9 +90,22 @@ def load_tables(names: Iterable[str], data: str) -> dict[str, pd.DataFrame]:
 
 
 def command(
-    ids: list[str], *, evaluate: bool, data: str, preset: str, output: str | None, strict: bool
+    ids: list[str],
+    *,
+    evaluate: bool,
+    data: str,
+    preset: str,
+    output: str | None,
+    strict: bool,
+    brief: bool = False,
+    explain: bool = False,
 ) -> None:
-    """What `sigprop claims` does: list rules, or evaluate and print or write verdicts.
+    """What `sigprop claims` does: list rules, or evaluate and print, write or explain verdicts.
+
+    Args:
+        brief: one line a claim.
+        explain: also how far each number is from another verdict.
+        strict: evaluates too; a claim that is not reproduced is an error, after all is written.
 
     Raises:
         UserError: unknown claim or preset, missing table, or, with `strict`, a claim that was
@@ -106,18 +120,22 @@ def command(
             f"preset: {preset!r} is not allowed; use {', '.join(PRESETS)}{nearest(preset, PRESETS)}"
         )
     claims = [known[name] for name in ids or known]
-    if not evaluate:
-        _print("\n\n".join(_rule_text(claim) for claim in claims))
+    if not (evaluate or explain or strict or output):
+        _print(("\n" if brief else "\n\n").join(map(_line if brief else _rule_text, claims)))
         return
     names = sorted({table for claim in claims for table in claim.tables})
     tables = load_tables(names, data)
     records = [_evaluate(claim, tables, preset) for claim in claims]
-    if output is None:
-        _print(markdown(records, preset))
-    else:
-        digests = {part: sha256(f"{data}/{part}.parquet") for name in names for part in parts(name)}
+    if output is not None:
+        made_from = {part: _input(f"{data}/{part}.parquet") for n in names for part in parts(n)}
         write_text(Path(output).with_suffix(".md"), markdown(records, preset) + "\n")
-        write_json(output, [_as_json(record, preset, digests) for record in records])
+        write_json(output, [_as_json(record, preset, made_from) for record in records])
+    elif explain:
+        _print("\n\n".join(_explained(record, preset) for record in records))
+    elif brief:
+        _print("\n".join(f"{_line(record.claim)}: {record.verdict}" for record in records))
+    else:
+        _print(markdown(records, preset))
     failed = [record.claim.id for record in records if record.verdict == "not reproduced"]
     if strict and failed:
         raise UserError(f"claims not reproduced: {', '.join(failed)}")
@@ -132,25 +150,75 @@ def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def _line(claim: Claim) -> str:
+    return f"{claim.id}  {', '.join(claim.figures):14}  {claim.statement}"
+
+
 def _rule_text(claim: Claim) -> str:
     return (
         f"{claim.id}  {claim.statement}\n"
-        f"     where: {claim.place}; {', '.join(claim.figures)}\n"
-        f"     rule:  {claim.rule}\n"
-        f"     needs: {claim.smallest_preset} preset or above; tables {', '.join(claim.tables)}"
+        f"     where:     {claim.place}; {', '.join(claim.figures)}\n"
+        f"     statistic: {claim.reason.statistic}\n"
+        f"     rule:      {claim.rule}\n"
+        f"     because:   {claim.reason.why}\n"
+        f"     needs:     {claim.smallest_preset} preset or above; tables {', '.join(claim.tables)}"
     )
 
 
-def _as_json(record: Record, preset: str, digests: Mapping[str, str]) -> dict[str, Any]:
+def _explained(record: Record, preset: str) -> str:
+    """A claim, its verdict, and for each number what would have to change for another one."""
+    claim = record.claim
+    lines = [_rule_text(claim), "", f"{preset} preset: {record.verdict}"]
+    if record.reason:
+        lines.append(f"     {record.reason}")
+    for part in record.parts:
+        shown = f"{part.value:.4g}"
+        if part.low != part.high:
+            shown += f" ({part.low:.4g} to {part.high:.4g})"
+        asked = "" if part.verdict == "reported" else f"; asked {part.asked}"
+        lines += [f"  {part.what}", f"     {shown}, n = {part.n}{asked}: {part.verdict}"]
+        if words := distance(part):
+            lines.append(f"     {words}")
+    if explanation(record):
+        lines.append(f"known about it: {explanation(record)}")
+    lines += [
+        "One number that is not reproduced decides the claim, one that is inconclusive leaves it "
+        "open.",
+        f"To try other settings: `experiments: {claim.tables[0]}:` in a file of your own, then "
+        "`snakemake claims --configfile` with it.",
+    ]
+    return "\n".join(lines)
+
+
+def explanation(record: Record) -> str:
+    """What is known about a claim that is not reproduced or undecided; empty for others."""
+    open_or_not = record.verdict in ("not reproduced", "inconclusive")
+    return record.claim.reason.if_not if open_or_not else ""
+
+
+def _input(path: str) -> dict[str, Any]:
+    """Digest of a table and the root seed that its sidecar names; null when it names none."""
+    return {"sha256": sha256(path), "seed": read_sidecar(path).get("seed")}
+
+
+def _as_json(
+    record: Record, preset: str, made_from: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     claim = asdict(record.claim)
     del claim["check"]
     checked = [{key: _plain(value) for key, value in asdict(p).items()} for p in record.parts]
+    inputs = {p: made_from[p] for name in record.claim.tables for p in parts(name)}
     return claim | {
+        "paper": record.claim.paper,
+        "statistic": record.claim.reason.statistic,
+        "why": record.claim.reason.why,
         "preset": preset,
         "verdict": record.verdict,
         "reason": record.reason,
+        "explanation": explanation(record),
         "parts": checked,
-        "inputs": {p: digests[p] for name in record.claim.tables for p in parts(name)},
+        "inputs": {part: made["sha256"] for part, made in inputs.items()},
+        "seeds": sorted({made["seed"] for made in inputs.values() if made["seed"] is not None}),
     }
 
 
@@ -179,9 +247,15 @@ def markdown(records: list[Record], preset: str) -> str:
             "",
             f"{claim.statement} ({claim.place}; {', '.join(claim.figures)})",
             "",
+            f"Statistic: {claim.reason.statistic}.",
+            "",
             f"Rule: {claim.rule}",
             "",
+            f"Because: {claim.reason.why}",
+            "",
         ]
+        if explanation(record):
+            lines += [f"Known about it: {explanation(record)}", ""]
         if record.reason:
             lines += [f"Not run: {record.reason}."]
         else:

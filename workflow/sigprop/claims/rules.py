@@ -14,7 +14,11 @@ Shown = Literal["reported"]
 
 @dataclass(frozen=True)
 class Part:
-    """One checked number of a claim: what, value with 95 % interval, what was asked, verdict."""
+    """One checked number of a claim: what, value with 95 % interval, what was asked, verdict.
+
+    `least` and `most` are the bounds inside which the rule wants the whole interval, where it has
+    bounds; a bound that is None is not asked for.
+    """
 
     what: str
     value: float
@@ -23,6 +27,8 @@ class Part:
     asked: str
     verdict: Verdict | Shown
     n: int
+    least: float | None = None
+    most: float | None = None
 
 
 def together(parts: list[Part]) -> Verdict:
@@ -68,7 +74,8 @@ def within(
     inside = low >= target - eps and high <= target + eps
     disjoint = high < target - eps or low > target + eps
     verdict: Verdict = "reproduced" if inside else "not reproduced" if disjoint else "inconclusive"
-    return Part(what, value, low, high, f"in {target:.4g} ± {eps:g}", verdict, n)
+    asked = f"in {target:.4g} ± {eps:g}"
+    return Part(what, value, low, high, asked, verdict, n, target - eps, target + eps)
 
 
 def above(what: str, value: float, low: float, high: float, bound: float, n: int) -> Part:
@@ -76,7 +83,7 @@ def above(what: str, value: float, low: float, high: float, bound: float, n: int
     verdict: Verdict = (
         "reproduced" if low > bound else "not reproduced" if high <= bound else "inconclusive"
     )
-    return Part(what, value, low, high, f"> {bound:.4g}", verdict, n)
+    return Part(what, value, low, high, f"> {bound:.4g}", verdict, n, least=bound)
 
 
 def below(what: str, value: float, low: float, high: float, bound: float, n: int) -> Part:
@@ -84,7 +91,7 @@ def below(what: str, value: float, low: float, high: float, bound: float, n: int
     verdict: Verdict = (
         "reproduced" if high < bound else "not reproduced" if low >= bound else "inconclusive"
     )
-    return Part(what, value, low, high, f"< {bound:.4g}", verdict, n)
+    return Part(what, value, low, high, f"< {bound:.4g}", verdict, n, most=bound)
 
 
 def at_most(what: str, values: ArrayLike, bound: float) -> Part:
@@ -92,7 +99,7 @@ def at_most(what: str, values: ArrayLike, bound: float) -> Part:
     found = np.asarray(values, dtype=np.float64)
     worst = float(np.max(found))
     verdict: Verdict = "reproduced" if worst <= bound else "not reproduced"
-    return Part(what, worst, worst, worst, f"<= {bound:g}", verdict, found.size)
+    return Part(what, worst, worst, worst, f"<= {bound:g}", verdict, found.size, most=bound)
 
 
 def sign_test(what: str, differences: ArrayLike, *, level: float = 0.01) -> Part:

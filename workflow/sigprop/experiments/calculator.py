@@ -93,6 +93,9 @@ def report(depth: int | None = None, *, as_json: bool = False, **settings: Any) 
         as_json: JSON with null for what does not apply and "inf" for what is infinite.
         settings: those of `theory.cowsik2024.Architecture`.
 
+    The numbers themselves come from `theory.cowsik2024_phases.exponents`, a function of one
+    `Architecture` that returns an `ExponentReport`.
+
     Raises UserError, one line, for a setting outside its domain.
     """
     from sigprop.theory.cowsik2024 import Architecture
@@ -146,7 +149,20 @@ def _lines(record: dict[str, Any], depth: int | None) -> list[tuple[str, str]]:
     ]
     critical = record["critical_alpha"]
     alphas = "none" if critical is None else f"{critical[0]:.4g}, {critical[1]:.4g}"
-    return [*lines, ("critical alpha_attn, _mlp", alphas)]
+    return [
+        *lines,
+        ("critical alpha_attn, _mlp", alphas),
+        ("nearest critical setting", _nearest(record)),
+    ]
+
+
+def _nearest(record: dict[str, Any]) -> str:
+    """Which change takes the setting to the edge of chaos."""
+    which, factor = record["nearest_critical"], record["nearest_factor"]
+    if which is None:
+        return "none: no sigma_w and no scale of the strengths has lambda_a = 0"
+    what = "sigma_w" if which == "sigma_w" else "both strengths"
+    return f"{what} times {factor:.4g}"
 
 
 def _rate(value: float, scale: float) -> str:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.provenance import code_root
@@ -19,8 +19,12 @@ from sigprop.experiments.propagation_settings import PropagationSettings
 from sigprop.experiments.reversal_settings import ReversalSettings
 from sigprop.experiments.settings import PRESETS, Block, Preset, parse
 from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
+from sigprop.experiments.trainability_edge_settings import TrainabilityEdgeSettings
 from sigprop.experiments.trainability_settings import TrainabilitySettings
 from sigprop.experiments.translation_settings import TranslationInitSettings, TranslationSettings
+
+# `--config strict_claims=true` arrives as a word.
+Switch = Annotated[bool, BeforeValidator(lambda v: v == "true" if v in ("true", "false") else v)]
 
 
 class Experiments(Block):
@@ -65,6 +69,7 @@ class Experiments(Block):
     train_grid: TrainabilitySettings
     train_depth: TrainabilitySettings
     train_unit: TrainabilitySettings
+    train_edge: TrainabilityEdgeSettings
 
 
 class Config(Block):
@@ -73,8 +78,22 @@ class Config(Block):
     preset: Preset = Field(description="smoke, laptop or paper; names the folder under results/")
     seed: int = Field(ge=0, lt=2**63, description="root of every random stream")
     device: Literal["auto", "cpu", "cuda"] = Field(description="auto takes cuda where there is one")
-    strict_claims: bool = Field(
+    strict_claims: Switch = Field(
         default=False, description="true: `snakemake claims` fails when a claim is not reproduced"
+    )
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="jobs that make one table of trainings, at most one per run; decides how many "
+        "can work at once, not results",
+    )
+    sentences: str | None = Field(
+        default=None, description="for `snakemake translate`: UTF-8 text, one sentence a line"
+    )
+    table: str = Field(
+        default="translation_ours",
+        description="for `snakemake translate`: the table whose best run translates",
     )
     experiments: Experiments
 
@@ -144,12 +163,19 @@ TABLES: dict[str, Table] = {
     "train_grid": _TRAINABILITY,
     "train_depth": _TRAINABILITY,
     "train_unit": _TRAINABILITY,
+    "train_edge": Table("trainability_edge", "trainability_edge_theory", trains=True),
 }
 
 
 def parts(table: str) -> list[str]:
     """Names of the files of a table without their suffix: the simulation and, if any, theory."""
     return [table, f"{table}_theory"] if TABLES[table].theory else [table]
+
+
+def shards(config: Config, table: str) -> int:
+    """How many jobs make the simulation of a table: at most one per run of those that train."""
+    runs = getattr(getattr(config.experiments, table), "n_runs", 1)
+    return max(1, min(config.shards, runs))
 
 
 def check_preset(name: object) -> str:
@@ -219,8 +245,6 @@ def schema_yaml() -> str:
 
 def scaled_down(config: Config, tables: list[str]) -> str:
     """How `tables` of `config` differ from the paper preset, in words; empty when they do not."""
-    if config.preset == "paper":
-        return ""
     here, there = config.experiments, _paper().experiments
     places: dict[str, list[str]] = {}  # change -> the blocks in which it is made
     for table in tables:

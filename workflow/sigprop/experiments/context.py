@@ -1,11 +1,15 @@
 """What an experiment is told besides its settings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pandas as pd
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import read_table
+
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Context:
         device: cpu or cuda.
         simulation: path of the simulation's table, for theory that is evaluated at measured sums.
         checkpoints: folder for experiments that train; None trains without checkpoints.
+        part: (i, N), of experiments that train: make part i of N only, see `shards`.
     """
 
     table: str
@@ -25,6 +30,12 @@ class Context:
     device: str = "cpu"
     simulation: str | None = None
     checkpoints: str | None = None
+    part: tuple[int, int] = (0, 1)
+
+    def mine(self, runs: Sequence[Run]) -> list[tuple[int, Run]]:
+        """The runs of this part, each with its index among all."""
+        i, n = self.part
+        return list(enumerate(runs))[i * len(runs) // n : (i + 1) * len(runs) // n]
 
     def simulated(self) -> pd.DataFrame:
         """The simulation's table; UserError when none was given or it cannot be read."""

@@ -146,6 +146,12 @@ class Grid(Block):
             )
         if self.q == "stationary" and "unit" in self.mode:
             raise ValueError("q=stationary does not exist in mode=unit; give a number")
+        still = 0 in self.alpha_attn and 0 in (self.alpha_mlp or self.alpha_attn)
+        if self.q == "stationary" and "conv" in self.mode and still:
+            raise ValueError(
+                "q=stationary does not exist with alpha_attn=0 and alpha_mlp=0, which keep every "
+                "variance; give a number, or a positive strength"
+            )
         if isinstance(self.layers, list) and not 0 <= min(self.layers) <= max(self.layers) <= min(
             self.depth
         ):

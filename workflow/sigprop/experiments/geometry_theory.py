@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.geometry import columns_of, start_variances
 from sigprop.experiments.geometry_schema import FACTORS, SCHEMA
@@ -23,10 +24,17 @@ def run(settings: GeometrySettings, context: Context) -> pd.DataFrame:
     q, p, q_minus_p and, with a read-out, g, h at the kept layers; g counts from the read-out's own
     |R_i|^2 = d. `lambda_a` and `lambda_g` belong to the collapsed fixed point and `lambda_g_traj`,
     for independent read-outs, to the whole stack; their `layer` is the last one.
+
+    Raises:
+        UserError: settings that the simulation allows but the quadratures do not reach.
     """
-    return pd.concat(
-        [frame for batch in settings.batches() for frame in _frames(batch)], ignore_index=True
-    )
+    frames: list[pd.DataFrame] = []
+    for batch in settings.batches():
+        try:
+            frames += _frames(batch)
+        except ValueError as error:
+            raise UserError(f"experiments.{context.table}.grids.{batch.grid}: {error}") from error
+    return pd.concat(frames, ignore_index=True)
 
 
 def architecture(batch: Batch) -> theory.Architecture:

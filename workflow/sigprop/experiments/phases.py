@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
+from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.phases_schema import FACTORS, SCHEMA
 from sigprop.experiments.phases_settings import (
@@ -23,9 +24,9 @@ from sigprop.experiments.phases_settings import (
 )
 from sigprop.theory import cowsik2024 as theory
 from sigprop.theory import cowsik2024_phases as phases
+from sigprop.theory.checks import Array
 from sigprop.theory.cowsik2024 import Architecture, Block, Mode
 from sigprop.theory.mlp_moments import mlp_moments
-from sigprop.theory.noci2022 import Array
 
 Settings = PhasesSettings
 __all__ = ["SCHEMA", "Settings", "orthogonal_multiplier", "run"]
@@ -38,27 +39,45 @@ def run(settings: PhasesSettings, context: Context) -> pd.DataFrame:
     """Every grid of the settings; rows of theory only. Nothing is random and no seed is used.
 
     A critical value that does not exist in the searched range has no row.
+
+    Raises:
+        UserError: a grid without a single value, such as a critical line that its settings do not
+            straddle, or one that the quadratures do not reach.
     """
-    makers: tuple[tuple[dict[str, Any], Callable[[Any], Iterator[pd.DataFrame]]], ...] = (
-        (settings.planes, _plane),
-        (settings.lines, _line),
-        (settings.trainable, _trainable),
-        (settings.fixed_points, _fixed_points),
-        (settings.edges, _edges),
-        (settings.maps, _map),
-        (settings.scaling, _scaling),
-    )
+    makers: dict[str, Callable[[Any], Iterator[pd.DataFrame]]] = {
+        "planes": _plane,
+        "lines": _line,
+        "trainable": _trainable,
+        "fixed_points": _fixed_points,
+        "edges": _edges,
+        "maps": _map,
+        "scaling": _scaling,
+    }
     frames = [
-        frame.assign(grid=name)
-        for grids, make in makers
-        for name, grid in grids.items()
-        for frame in make(grid)
+        _grid(make, grid, f"experiments.{context.table}.{group}.{name}").assign(grid=name)
+        for group, make in makers.items()
+        for name, grid in getattr(settings, group).items()
     ]
-    table = pd.concat(frames, ignore_index=True)
-    table = table[np.isfinite(table["value"])].assign(source="theory")
+    table = pd.concat(frames, ignore_index=True).assign(source="theory")
     table["seed"] = pd.array([pd.NA] * len(table), dtype="Int64")
     columns = [*FACTORS, "seed", "quantity", "value", "source"]
     return table[columns].reset_index(drop=True)
+
+
+def _grid(make: Callable[[Any], Iterator[pd.DataFrame]], grid: Any, where: str) -> pd.DataFrame:
+    """What one grid gives, finite values only."""
+    try:
+        frames = list(make(grid))
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+    found = [frame[np.isfinite(frame["value"])] for frame in frames]
+    # the leading order may have a root where the exact condition has none
+    if not any((~frame["quantity"].str.endswith("_leading")).any() for frame in found):
+        raise UserError(
+            f"{where}: its settings straddle no critical line, all lie in one phase; use other "
+            "strengths or sigma_w"
+        )
+    return pd.concat(found, ignore_index=True)
 
 
 def _rows(

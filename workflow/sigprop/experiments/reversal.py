@@ -14,6 +14,7 @@ import pandas as pd
 from sigprop.artifacts.seeds import stream as seed_stream
 from sigprop.artifacts.seeds import torch_seed
 from sigprop.experiments.context import Context
+from sigprop.experiments.ensembles import train_each
 from sigprop.experiments.reversal_schema import FACTORS, QUANTITIES, SCHEMA
 from sigprop.experiments.reversal_settings import Case, ReversalSettings
 
@@ -42,16 +43,16 @@ def run(settings: ReversalSettings, context: Context) -> pd.DataFrame:
         FloatingPointError: a loss is not finite; the message says where and what to do.
         UserError: checkpoints of other settings, or that cannot be written.
     """
-    ensembles = list(_ensembles(settings))
-    checkpoints = [_checkpoints(i, settings, context) for i in range(len(ensembles))]
     frames: list[pd.DataFrame] = []
-    for i, members in enumerate(ensembles):
-        name = f"{context.table} {i + 1}/{len(ensembles)}"
-        history = _train(members, settings, context, checkpoints[i], name)
+    ensembles = list(_ensembles(settings))
+
+    def train_members(
+        members: list[Member], checkpoints: "Checkpoints | None", name: str
+    ) -> "History":
+        return _train(members, settings, context, checkpoints, name)
+
+    for members, history in train_each(ensembles, train_members, settings, context, __name__):
         frames += _rows(members, history, settings)
-    for each in checkpoints:
-        if each is not None:
-            each.clear()
     return pd.concat(frames, ignore_index=True)
 
 
@@ -62,18 +63,6 @@ def _ensembles(settings: ReversalSettings) -> Iterator[list[Member]]:
         members = list(itertools.product(cases, range(settings.n_seeds)))
         for start in range(0, len(members), settings.ensemble):
             yield members[start : start + settings.ensemble]
-
-
-def _checkpoints(index: int, settings: ReversalSettings, context: Context) -> "Checkpoints | None":
-    from sigprop.training.checkpoints import Checkpoints, code_digest
-
-    if context.checkpoints is None:
-        return None
-    record = settings.model_dump(mode="json")
-    record |= {"table": context.table, "seed": context.seed, "device": context.device}
-    return Checkpoints(
-        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(__name__)
-    )
 
 
 def _train(

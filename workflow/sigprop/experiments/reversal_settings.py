@@ -1,6 +1,7 @@
 """Settings of the digit-reversal experiments. Imports no torch."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
@@ -89,3 +90,9 @@ class ReversalSettings(Block):
             yield Case(
                 replace(SCHEMES[self.scheme], alpha_attn=strength, alpha_ff=strength), depth, r
             )
+
+    @property
+    def n_runs(self) -> int:
+        """Of how many ensembles the table is made; members of one have the same depth."""
+        members = len(self.residual) * len(self.r) * self.n_seeds
+        return len(self.depth) * math.ceil(members / self.ensemble)

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from sigprop.experiments.settings import Block, Factor
 
+# Of the logits of one row; that of theory.softmax_moments.
+_LARGEST_VARIANCE = 150.0
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -72,6 +75,15 @@ class RowGrid(Block):
                     f"beta={max(self.beta)} means sigma_a={largest:.3g} at "
                     f"n_tokens={max(self.n_tokens)}, above 12; use a smaller beta or n_tokens"
                 )
+        else:
+            largest = max(self.sigma_a or [])
+        variance = largest**2 * (1 - min(self.rho))
+        if variance > _LARGEST_VARIANCE:
+            raise ValueError(
+                f"sigma_a={largest:.3g} and rho={min(self.rho)} give logits of variance "
+                f"{variance:.4g}, for which the integrals do not converge; keep "
+                f"sigma_a^2 (1 - rho) at most {_LARGEST_VARIANCE:g}"
+            )
         return self
 
     def cases(self, name: str) -> Iterator[Rows]:

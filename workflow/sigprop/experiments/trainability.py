@@ -7,12 +7,13 @@ losses is due to their settings. Another training seed draws everything anew.
 
 The networks are those of the theory (arXiv 2403.02579): one head, tanh, no positions, and LN
 without trainable gain or bias, here during training too, so that the stream stays normalized as
-the theory says. The read-out has a bias, which starts at 0.
+the theory says. The read-out has a bias, which starts at 0. Without positions equal symbols of a
+sequence have equal states in every layer, so each is computed once, with its count (`Counted`).
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ import pandas as pd
 from sigprop.artifacts.seeds import stream as seed_stream
 from sigprop.artifacts.seeds import torch_seed
 from sigprop.experiments.context import Context
+from sigprop.experiments.ensembles import train_each
 from sigprop.experiments.trainability_schema import DIVERGED_LOSS, FACTORS, SCHEMA
 from sigprop.experiments.trainability_settings import Group, TrainabilitySettings
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from sigprop.models.trained import TokenClassifier
+    from sigprop.tasks.histogram import Batch
     from sigprop.training.checkpoints import Checkpoints
     from sigprop.training.measurements import History
 
@@ -45,31 +48,15 @@ def run(settings: TrainabilitySettings, context: Context) -> pd.DataFrame:
     Raises:
         UserError: checkpoints of other settings, or that cannot be written.
     """
-    groups = list(settings.groups())
-    checkpoints = [_checkpoints(i, settings, context) for i in range(len(groups))]
     frames: list[pd.DataFrame] = []
-    for i, group in enumerate(groups):
-        name = f"{context.table} {i + 1}/{len(groups)}"
-        history = _train(group, settings, context, checkpoints[i], name)
+    groups = list(settings.groups())
+
+    def train_group(group: Group, checkpoints: "Checkpoints | None", name: str) -> "History":
+        return _train(group, settings, context, checkpoints, name)
+
+    for group, history in train_each(groups, train_group, settings, context, __name__):
         frames += _rows(group, history, settings)
-    for each in checkpoints:
-        if each is not None:
-            each.clear()
     return pd.concat(frames, ignore_index=True)
-
-
-def _checkpoints(
-    index: int, settings: TrainabilitySettings, context: Context
-) -> "Checkpoints | None":
-    from sigprop.training.checkpoints import Checkpoints, code_digest
-
-    if context.checkpoints is None:
-        return None
-    record = settings.model_dump(mode="json")
-    record |= {"table": context.table, "seed": context.seed, "device": context.device}
-    return Checkpoints(
-        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(__name__)
-    )
 
 
 def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "TokenClassifier":
@@ -89,18 +76,15 @@ def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "T
         cowsik_scheme(0.0, 0.0, mode=group.mode),  # strengths and sigmas differ by member
         generators,
         strengths={"attention": p["alpha_attn"], "feed_forward": p["alpha_mlp"]},
+        train_norms=False,
     )
-    model = TokenClassifier(encoder, settings.n_symbols, N_CLASSES, generators)
+    # The task does not ask where a symbol stands.
+    model = TokenClassifier(encoder, settings.n_symbols, N_CLASSES, generators, positions=False)
     gains = cowsik_gains(p["sigma_a"], p["sigma_v"], p["sigma_w"], p["sigma_w"])
     with torch.no_grad():
         for family, gain in gains.items():
             encoder.weights[family].mul_(gain.sqrt()[:, None, None, None])  # (E, L, d, d)
         model.readout.mul_(settings.readout)
-        model.positions.zero_()  # the task does not ask where a symbol stands
-    for norm in (*encoder.gains.values(), *encoder.biases.values()):
-        norm.requires_grad_(False)
-    encoder.final_gain.requires_grad_(False)
-    encoder.final_bias.requires_grad_(False)
     return model.to(context.device)
 
 
@@ -112,6 +96,34 @@ def _generator(group: Group, context: Context, purpose: str) -> "Generator":
     return torch.Generator().manual_seed(torch_seed(seed_stream(context.seed, *names)))
 
 
+class Counted(NamedTuple):
+    """Sequences as multisets, all (E, B, m): tokens and targets int64, counts float32."""
+
+    tokens: "Tensor"
+    targets: "Tensor"
+    counts: "Tensor"
+
+
+def counted(batch: "Batch", n_symbols: int, n_members: int, device: str) -> Counted:
+    """The sequences of a batch, the same for all E members, with every symbol once: m = n_symbols.
+
+    With more symbols than tokens the tokens stay as they are, m = n, and count one each. A symbol
+    that does not occur has count 0 and thus no weight, neither in the attention nor in the loss.
+    """
+    import torch
+    from torch.nn.functional import one_hot
+
+    from sigprop.tasks.histogram import N_CLASSES
+
+    tokens, targets = (part[0].to(device) for part in batch)  # (B, n)
+    counts = torch.ones_like(tokens)
+    if n_symbols <= tokens.shape[-1]:
+        counts = one_hot(tokens, n_symbols).sum(-2)  # (B, n_symbols)
+        tokens = torch.arange(n_symbols, device=device).expand_as(counts)
+        targets = counts.clamp(1, N_CLASSES) - 1
+    return Counted(*(each.expand(n_members, -1, -1) for each in (tokens, targets, counts.float())))
+
+
 def _train(
     group: Group,
     settings: TrainabilitySettings,
@@ -119,7 +131,7 @@ def _train(
     checkpoints: "Checkpoints | None",
     name: str,
 ) -> "History":
-    from sigprop.tasks.histogram import Batch, HistogramData, histogram_batch
+    from sigprop.tasks.histogram import HistogramData, histogram_batch
     from sigprop.training.loop import train
     from sigprop.training.losses import accuracy, cross_entropy
     from sigprop.training.measurements import Measurement, Moment
@@ -129,7 +141,7 @@ def _train(
     own = _generator(group, context, "data")
     data = HistogramData(own, n_members, settings.training.batch_size, *sizes, context.device)
     one = histogram_batch(_generator(group, context, "test"), settings.test_sequences, *sizes)
-    test = Batch(*(part.to(context.device).expand(n_members, -1, -1) for part in one))
+    test = counted(one, settings.n_symbols, n_members, context.device)
 
     def start(moment: Moment) -> dict[str, "Tensor"]:
         gradient = model.embedding.grad  # (E, n_symbols, d)
@@ -137,16 +149,21 @@ def _train(
         return {"grad0": gradient.double().square().flatten(1).sum(1)}
 
     def end(moment: Moment) -> dict[str, "Tensor"]:
-        logits = model(test.tokens)
+        logits = model(test.tokens, counts=test.counts)
         return {
-            "test_loss": cross_entropy(logits, test.targets),
-            "accuracy": accuracy(logits, test.targets),
+            "test_loss": cross_entropy(logits, test.targets, weights=test.counts),
+            "accuracy": accuracy(logits, test.targets, weights=test.counts),
         }
+
+    def loss(batch: "Batch", tau: float | None) -> "Tensor":
+        now = counted(batch, settings.n_symbols, n_members, context.device)
+        logits = model(now.tokens, counts=now.counts)
+        return cross_entropy(logits, now.targets, weights=now.counts)
 
     run = train(
         model,
         data,
-        lambda batch, tau: cross_entropy(model(batch.tokens), batch.targets),
+        loss,
         settings.training.train_settings(),
         measurements=[Measurement({0}, start), Measurement({settings.training.steps}, end)],
         checkpoints=checkpoints,

@@ -1,6 +1,7 @@
 """Settings of the trainability experiments (Cowsik et al. 2024). Imports no torch."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -49,6 +50,11 @@ class Diagonal(Block):
     depth_power: float = Field(default=0.0, ge=0, le=4, description="see alpha")
     sigma_w: Factor[Sigma] = Field(description="both MLP matrices: entry sd times sqrt(d)")
 
+    @property
+    def size(self) -> int:
+        """Number of configurations at one depth."""
+        return len(self.alpha) * len(self.sigma_w)
+
     def points(self, depth: int) -> list[Point]:
         """The configurations at one depth, in a fixed order."""
         crossed = itertools.product(self.alpha, self.sigma_w)
@@ -78,13 +84,24 @@ class Hypercube(Block):
         names = ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
+    @property
+    def size(self) -> int:
+        """Number of configurations at one depth."""
+        return self.n_points
+
     def points(self, depth: int) -> list[Point]:
         """The configurations; the same at every depth."""
-        ranges = self._ranges()
         from scipy.stats import qmc
 
-        sample = qmc.LatinHypercube(len(ranges), rng=self.design_seed).random(self.n_points)
-        scaled = qmc.scale(sample, *zip(*ranges.values(), strict=True))
+        unit = qmc.LatinHypercube(len(self._ranges()), rng=self.design_seed)
+        return self._scaled(unit.random(self.n_points))
+
+    def _scaled(self, unit: Any) -> list[Point]:
+        """Points of the unit cube, (N, ranges), as configurations."""
+        from scipy.stats import qmc
+
+        ranges = self._ranges()
+        scaled = qmc.scale(unit, *zip(*ranges.values(), strict=True))
         rows = (dict(zip(ranges, map(float, row), strict=True)) for row in scaled)
         return [Point(i, **row) for i, row in enumerate(rows)]
 
@@ -135,26 +152,27 @@ class TrainabilitySettings(Block):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.grid is None) == (self.lhs is None):
+        if len(self.designs()) != 1:
             raise ValueError("give one design, grid or lhs")
-        if self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} is odd; sinusoidal positions need it even")
-        for depth in self.depth if self.grid is not None else []:
+        for depth in self.depth if "grid" in self.designs() else []:
             largest = max(point.alpha_attn for point in self.points(depth))
             if largest > 1:
                 raise ValueError(f"grid.alpha reaches {largest:g} at depth {depth}; at most 1")
         return self
 
+    def designs(self) -> dict[str, Diagonal | Hypercube]:
+        """The designs that are given, by name; valid settings have one."""
+        known = {"grid": self.grid, "lhs": self.lhs}
+        return {name: design for name, design in known.items() if design is not None}
+
     @property
     def design(self) -> str:
         """Name of the design."""
-        return "grid" if self.grid is not None else "lhs"
+        return next(iter(self.designs()))
 
     def points(self, depth: int) -> list[Point]:
         """The configurations of the design at one depth."""
-        design = self.grid or self.lhs
-        assert design is not None
-        return design.points(depth)
+        return self.designs()[self.design].points(depth)
 
     def groups(self) -> Iterator[Group]:
         """Everything to train, at most `ensemble` configurations at a time, in a fixed order."""
@@ -162,6 +180,12 @@ class TrainabilitySettings(Block):
             points = self.points(depth)
             for start in range(0, len(points), self.ensemble):
                 yield Group(mode, depth, seed, tuple(points[start : start + self.ensemble]))
+
+    @property
+    def n_runs(self) -> int:
+        """Of how many groups the table is made."""
+        groups = math.ceil(self.designs()[self.design].size / self.ensemble)
+        return len(self.mode) * len(self.depth) * self.n_seeds * groups
 
     def factors(self) -> dict[str, Any]:
         """The factor columns that all rows share."""

@@ -21,8 +21,10 @@ class Training(Block):
     beta2: float = Field(default=0.999, ge=0, lt=1, description="adam only")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd only")
     weight_decay: float = Field(default=0.0, ge=0, le=1e3, description="per unit of lr and update")
-    schedule: Literal["constant", "steps", "inverse_sqrt", "linear_warmup"] = Field(
-        default="constant", description="factor on lr; steps: times 0.1 at 40 % and 80 % of the run"
+    schedule: Literal["constant", "steps", "inverse_sqrt", "linear_warmup", "linear_decay"] = Field(
+        default="constant",
+        description="factor on lr; steps: times 0.1 at 40 % and 80 % of the run; linear_decay: to "
+        "0 at its end",
     )
     warmup_steps: int = Field(
         default=0, ge=0, description="updates of linear warm-up, not of constant"

@@ -57,7 +57,8 @@ def run(settings: TranslationSettings, context: Context) -> pd.DataFrame:
         UserError: text that cannot be prepared; checkpoints of other settings, or that cannot be
             written.
     """
-    ones = [One(*pair) for pair in itertools.product(settings.cases(), range(settings.n_seeds))]
+    pairs = [*itertools.product(settings.cases(), range(settings.n_seeds))]
+    ones = [One(*pair) for _, pair in context.mine(pairs)]
     if not ones:
         return _empty()
     with tempfile.TemporaryDirectory(prefix="sigprop-") as temporary:

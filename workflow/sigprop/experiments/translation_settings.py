@@ -150,6 +150,11 @@ class TranslationSettings(Network):
         """Every case of the sweep."""
         return cases(self.scheme, self.residual, self.depth)
 
+    @property
+    def n_runs(self) -> int:
+        """Of how many runs the table is made."""
+        return len([*self.cases()]) * self.n_seeds
+
 
 class TranslationInitSettings(Network):
     """Encoders on real text before any training."""

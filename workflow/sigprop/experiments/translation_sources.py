@@ -71,7 +71,8 @@ def locate(settings: TranslationDataSettings, downloads: Path) -> dict[str, Path
             }
     for name, path in files.items():
         if not path.is_file():
-            raise UserError(f"{path}: no such file; {_remedy(settings.source)}")
+            what = "is a folder" if path.is_dir() else "no such file"
+            raise UserError(f"{path}: {what}; {_remedy(settings.source)}")
         digest = expected.get(path.name, expected.get(name, ""))
         if digest:
             _check(path, digest)

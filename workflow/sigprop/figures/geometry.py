@@ -6,7 +6,21 @@ import numpy as np
 import pandas as pd
 
 from sigprop.figures.data import Curve, choose, curve, networks
-from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_ratio
+from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_mean, bootstrap_ratio
+
+# Settings of `geometry_exponents` that stand one by one beside theory: both phases, with tanh ...
+TANH = (
+    "ordered_weak",
+    "ordered",
+    "ordered_strong",
+    "chaotic_weak",
+    "chaotic",
+    "chaotic_strong",
+    "unit_readout",
+    "renorm",
+)
+# ... and without.
+SETTINGS = (*TANH, "relu")
 
 
 def norm_curve(rows: pd.DataFrame) -> Curve:
@@ -24,7 +38,7 @@ def cosine_curve(rows: pd.DataFrame) -> Curve:
 
 
 def gradient_curve(rows: pd.DataFrame) -> Curve:
-    """g = mean |delta_i|^2 by layer over its value at the last one, geometric mean, and theory."""
+    """g = mean |delta_i|^2 by layer, mean over networks, over its value at the last; and theory."""
     found = curve(rows, "g")
     logs = replace(found, theory=found.theory / found.theory[-1])
     last = found.mean[-1]
@@ -68,7 +82,25 @@ class Exponent:
 
 def angle_exponent(rows: pd.DataFrame, *, seed: int = 0) -> Exponent:
     """lambda_a of one setting: growth of mean (q - p) / mean q from the first to the last layer."""
-    return _exponent(rows, "q_minus_p", "q", "lambda_a", 1.0, seed)
+    return _exponent(rows, "q_minus_p", "q", _only(rows, "lambda_a"), 1.0, seed)
+
+
+def late_angle_exponent(rows: pd.DataFrame, *, blocks: int = 8, seed: int = 0) -> Exponent:
+    """Growth of mean (q - p) / mean q over the last `blocks` blocks, theory's over the same.
+
+    For tokens that start far apart, as a simplex. In the ordered phase both tend to lambda_a with
+    depth; in the chaotic phase tokens stay apart, and both tend to 0.
+
+    Raises:
+        ValueError: the first of these layers was not kept.
+    """
+    last = int(rows["layer"].max())
+    rows = rows[rows["layer"].isin([last - blocks, last])]
+    layers, difference = _theory(rows, "q_minus_p")
+    if list(layers) != [last - blocks, last]:
+        raise ValueError(f"layers {last - blocks} and {last} of theory: {list(layers)} are there")
+    logs = np.log(difference / _theory(rows, "q")[1])
+    return _exponent(rows, "q_minus_p", "q", float(logs[1] - logs[0]) / blocks, 1.0, seed)
 
 
 def gradient_exponent(rows: pd.DataFrame, theory: str = "lambda_g", *, seed: int = 0) -> Exponent:
@@ -77,22 +109,40 @@ def gradient_exponent(rows: pd.DataFrame, theory: str = "lambda_g", *, seed: int
     theory: `lambda_g` for a read-out that all tokens share, near collapse; `lambda_g_traj` for
     independent read-outs over the whole depth.
     """
-    return _exponent(rows, "g", None, theory, -1.0, seed)
+    return _exponent(rows, "g", None, _only(rows, theory), -1.0, seed)
+
+
+def is_chaotic(rows: pd.DataFrame) -> bool:
+    """Whether theory's lambda_a of one setting is positive."""
+    return _only(rows, "lambda_a") > 0
+
+
+def _only(rows: pd.DataFrame, quantity: str) -> float:
+    expected = choose(rows, quantity=quantity, source="theory")["value"]
+    if len(expected) != 1:
+        raise ValueError(f"{quantity}: {len(expected)} theory rows, expected 1")
+    return float(expected.iloc[0])
 
 
 def _exponent(
-    rows: pd.DataFrame, top: str, bottom: str | None, theory: str, sign: float, seed: int
+    rows: pd.DataFrame, top: str, bottom: str | None, theory: float, sign: float, seed: int
 ) -> Exponent:
     draws = growth_draws(rows, top, bottom, seed=seed)
     low, high = np.quantile(sign * draws[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    expected = choose(rows, quantity=theory, source="theory")["value"]
-    if len(expected) != 1:
-        raise ValueError(f"{theory}: {len(expected)} theory rows, expected 1")
     count = int(rows["seed"].nunique())
     value, error = sign * draws[0], draws[1:].std(ddof=1)
-    return Exponent(
-        float(value), float(low), float(high), float(error), float(expected.iloc[0]), count
-    )
+    return Exponent(float(value), float(low), float(high), float(error), theory, count)
+
+
+def pair_spread(rows: pd.DataFrame) -> tuple[Array, Array, Array, Array]:
+    """Layers, and the standard deviation of the cosine over the pairs of a network at each.
+
+    Mean over networks with its band (low, high).
+    """
+    found = choose(rows, quantity="pair_cosine", source="simulation")
+    spread = found.groupby(["layer", "seed"])["value"].std().unstack("layer")
+    mean, low, high = bootstrap_mean(spread.to_numpy(np.float64))
+    return spread.columns.to_numpy(np.float64), mean, low, high
 
 
 def growth_draws(

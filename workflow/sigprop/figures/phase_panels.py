@@ -109,6 +109,7 @@ def limits(table: pd.DataFrame) -> Figure:
         look = {"power": 2, "scale": 1 / np.log(n)}
         phases.draw_moment(axes[1, 2], rows, "entropy", by_tokens[n], **look)
     axes[1, 0].axhline(0.1, color="0.5", lw=0.8)
+    axes[1, 0].text(1.99, 0.11, "10 %", fontsize=7, color="0.35", ha="right")
     axes[1, 0].set(title=r"Error of $e^v/n$ for $S$, $\rho=0$", xlabel=r"logit scale $\sigma_A$")
     axes[1, 0].set(ylabel="relative error", yscale="log", ylim=(1e-3, None))
     axes[1, 2].set(title=r"Entropy of a row, $\rho=0$", xlabel="logit variance $v$", ylim=(0, 1.03))
@@ -118,8 +119,8 @@ def limits(table: pd.DataFrame) -> Figure:
     for (n,), rows in data.groups(energy, "n_tokens"):
         phases.draw_moment(ax, rows, "s", by_tokens[n], x="beta")
     largest = data.choose(energy, n_tokens=int(energy["n_tokens"].max()), source="theory")
-    ax.plot(*phases.line(largest, "s_limit", "beta"), color="0.25", lw=1)
-    ax.text(2.3, 0.32, r"$n\to\infty$", color="0.25", size=8)
+    ax.plot(*phases.line(largest, "s_limit", "beta"), "x", color="0.25", ms=4)
+    ax.text(2.1, 0.2, r"crosses: $n\to\infty$", color="0.25", size=8)
     ax.set(title=r"$\sigma_A^2=\beta^2\ln n$, $\rho=0$", xlabel=r"$\beta$", ylabel="$S$")
     style.letter(axes.flat)
     style.legend(

@@ -58,13 +58,19 @@ def draw_map(
     mesh = ax.pcolormesh(
         x, y, z, cmap=MAP_COLOURS, vmin=-limit, vmax=limit, shading="nearest", rasterized=True
     )
-    # both alphas 0: nothing moves, and the whole row would be on the contour
-    moving = np.where((z == 0).all(1, keepdims=True), np.nan, z)
-    if zero and np.nanmin(z) < 0 < np.nanmax(z):
-        ax.contour(x, y, moving, levels=[0.0], colors=EDGE_COLOUR, linewidths=1.2)
+    if zero:
+        draw_edge(ax, x, y, z)
     ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
     ax.grid(visible=False)
     return mesh
+
+
+def draw_edge(ax: Axes, x: Array, y: Array, z: Array) -> None:
+    """The line z = 0 in black, where z takes both signs."""
+    # both alphas 0: nothing moves, and the whole row would be on the contour
+    moving = np.where((z == 0).all(1, keepdims=True), np.nan, z)
+    if np.nanmin(z) < 0 < np.nanmax(z):
+        ax.contour(x, y, moving, levels=[0.0], colors=EDGE_COLOUR, linewidths=1.2)
 
 
 def draw_levels(ax: Axes, x: Array, y: Array, z: Array, levels: list[float]) -> None:

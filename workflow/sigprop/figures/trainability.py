@@ -80,6 +80,13 @@ def configurations(table: pd.DataFrame, *, mode: str, depth: int, seed: int = 0)
     ).sort_values("config", ignore_index=True)
 
 
+def trainings(table: pd.DataFrame, *, mode: str, depth: int) -> pd.DataFrame:
+    """`configurations` of every training seed, with a column `seed`."""
+    seeds = sorted({*choose(table, mode=mode, depth=depth)["seed"].dropna()})
+    each = (configurations(table, mode=mode, depth=depth, seed=s).assign(seed=s) for s in seeds)
+    return pd.concat(each, ignore_index=True)
+
+
 def features(points: pd.DataFrame, name: str) -> Array:
     """Features (N, k) of the set called `name`, without those that are equal everywhere."""
     columns = [column for column in FEATURES[name] if points[column].nunique() > 1]

@@ -79,10 +79,10 @@ def draw_plane(ax: Axes, designs: Mapping[str, pd.DataFrame]) -> Any:
     ax.set(xlabel=r"$L\lambda_a$", ylabel=r"$L\lambda_g$")
     ax.set_xscale("symlog", linthresh=3)
     ax.set_yscale("symlog", linthresh=3)
-    ax.set_xticks([-30, -10, -3, 0, 3, 10, 30], ["-30", "-10", "-3", "0", "3", "10", "30"])
+    ax.set_xticks([-30, -3, 0, 3, 30], ["-30", "-3", "0", "3", "30"])
     ax.set_yticks([0, 1, 3, 10, 30], ["0", "1", "3", "10", "30"])
     ax.set(xlim=(-40, 40), ylim=(-0.3, None))
-    ax.legend(loc="upper left")
+    ax.legend(loc="lower right")
     return image
 
 
@@ -164,14 +164,15 @@ def loss_maps(maps: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def exponents_predict(grid: pd.DataFrame, points: pd.DataFrame) -> Figure:
+def exponents_predict(grid: pd.DataFrame, points: pd.DataFrame, edge: pd.DataFrame) -> Figure:
     """Four panels: loss in the plane of exponents; predicted against actual; two sets of bars.
 
-    `grid` and `points` are configurations of the diagonal grid and of the Latin hypercube, of one
-    training seed.
+    `grid`, `points` and `edge` are configurations of the diagonal grid, of the Latin hypercube and
+    of the design near lambda_a = 0, of one training seed. The last are only shown in the plane.
     """
     figure, axes = style.panels(2, 2, height=2.8)
-    image = draw_plane(axes[0, 0], {"hypercube": points, "diagonal grid": grid})
+    designs = {"hypercube": points, "diagonal grid": grid, "edge": edge}
+    image = draw_plane(axes[0, 0], designs)
     figure.colorbar(image, ax=axes[0, 0], label="test loss / nat")
     y = fit.losses(points)
     draw_predictions(
@@ -193,16 +194,18 @@ def exponents_predict(grid: pd.DataFrame, points: pd.DataFrame) -> Figure:
 
 
 def draw_depths(by_alpha: Axes, by_exponent: Axes, designs: list[pd.DataFrame]) -> dict[int, Any]:
-    """Loss against alpha and against L lambda_a, a curve for each depth; colours by depth.
+    """Loss against alpha and against L lambda_a, by depth: every training, and their median.
 
-    `designs`: configurations of one sigma_w and depth each, with alpha_attn = alpha_mlp.
+    `designs`: configurations of one sigma_w and depth each, with alpha_attn = alpha_mlp, of all
+    training seeds. Returns the colour of each depth.
     """
     depths = [int(points["depth"].iloc[0]) for points in designs]
     colours = style.shades(depths)
     for depth, points in zip(depths, designs, strict=True):
-        rows = points.sort_values("alpha_attn")
         for ax, column in ((by_alpha, "alpha_attn"), (by_exponent, "l_a")):
-            ax.plot(rows[column], rows["test_loss"], "o-", color=colours[depth], markersize=3)
+            median = points.groupby(column)["test_loss"].median()
+            ax.plot(points[column], points["test_loss"], "o", color=colours[depth], markersize=3)
+            ax.plot(median.index, median, color=colours[depth])
     for ax in (by_alpha, by_exponent):
         ax.axhline(fit.FAILED, color="0.4", linestyle=style.DOTTED, linewidth=0.9)
         ax.axhline(CHANCE, color="0.6", linewidth=0.8)

@@ -18,7 +18,6 @@ from sigprop.figures import style
 from sigprop.figures.data import Curve, choose, groups, load
 from sigprop.figures.stats import LEVEL, Array
 from sigprop.figures.training import by_layer, by_step
-from sigprop.models.baselines import RECIPES
 from sigprop.tasks import bleu
 
 # Tables of the methods, in the order of the figures.
@@ -122,6 +121,8 @@ def draw_scores(ax: Axes, tables: Mapping[str, pd.DataFrame], quantity: str) -> 
     for i, (name, table) in enumerate(tables.items()):
         for (depth,), rows in groups(table, "depth"):
             values = scores(rows, quantity)
+            if not len(values):  # all its runs diverged at once
+                continue
             x = depths.index(int(depth)) + 0.8 * ((i + 0.5) / len(tables) - 0.5)
             mean, low, high = interval(values)
             ax.plot(np.full(len(values), x), values, "o", ms=2.5, color=COLOURS[name], alpha=0.6)
@@ -144,10 +145,17 @@ def bleu_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             record["runs"] = len(runs)
             record["diverged"] = int(runs["value"].sum())
             for quantity in ("sacrebleu", "bleu_tokenized"):
-                mean, low, high = interval(scores(rows, quantity))
-                record[quantity] = f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+                record[quantity] = _scored(scores(rows, quantity))
             records.append(record | {"paper": ""})
     return pd.DataFrame(records)
+
+
+def _scored(values: Array) -> str:
+    """`mean [low, high]`; a single run has no interval, and one that found no weights no score."""
+    if not len(values):
+        return "none"
+    mean, low, high = interval(values)
+    return f"{mean:.2f}" if len(values) == 1 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def signatures(tables: Mapping[str, str]) -> tuple[str, str]:
@@ -160,20 +168,23 @@ def signatures(tables: Mapping[str, str]) -> tuple[str, str]:
 # ---------------------------------------------------------------- hyperparameters
 
 
+OURS = "our choice"
+
+
 @dataclass(frozen=True)
 class Row:
     """A hyperparameter: where it is in the settings, and what is known of the paper's value.
 
     Attributes:
         mark: of the values in `known`: stated in the paper, inferred (the toolkit's recipe that
-            the paper builds on), or ours.
-        known: values that the mark belongs to; empty where nothing is known, which is ours.
+            the paper builds on), or our choice.
+        known: values that the mark belongs to; empty where nothing is known.
         only: "adam", "sgd" or "tau" for rows that only methods with it have.
     """
 
     label: str
     key: str
-    mark: str = "ours"
+    mark: str = OURS
     known: tuple[Any, ...] = ()
     only: str | None = None
 
@@ -181,10 +192,26 @@ class Row:
 # Rows that no single setting holds.
 STRENGTH, SCORED = "(strength)", "(scored)"
 
+# Residual strengths of the schemes where the settings give none. Figures import no model; a test
+# compares these words with the models' records.
+STRENGTHS = {
+    "post_ln": "1",
+    "pre_ln": "1",
+    "residual_scaling": "1/sqrt(L), trained",
+    "rezero": "0, trained",
+    "t_fixup": "1",
+}
+
 ROWS = (
     Row("text", "data.source", "stated", ("iwslt14",)),
-    Row("subword merges", "data.bpe_size", "inferred", (10000,)),
+    Row("training pairs used", "data.n_pairs", "inferred", ("all",)),
+    Row("tokens of a sentence, fewest", "data.min_length", "inferred", (1,)),
+    Row("tokens of a sentence, most", "data.max_length", "inferred", (175,)),
+    Row("ratio of the two lengths, most", "data.max_ratio", "inferred", (1.5,)),
     Row("lower-cased", "data.lowercase", "inferred", (True,)),
+    Row("subword merges", "data.bpe_size", "inferred", (10000,)),
+    Row("one vocabulary for both sides", "data.shared_vocabulary", "inferred", (False,)),
+    Row("positions, most", "max_tokens", "inferred", (1024,)),
     Row("scheme", "scheme", "stated"),
     Row("residual strength", STRENGTH, "stated"),
     Row("layers of each stack", "depth"),
@@ -203,7 +230,7 @@ ROWS = (
     Row("momentum", "training.momentum", only="sgd"),
     Row("weight decay, decoupled", "training.weight_decay", "inferred", (1e-4,)),
     Row("schedule, Adam", "training.schedule", "inferred", ("inverse_sqrt",), "adam"),
-    Row("schedule, SGD: at 40 %, 80 %", "training.schedule", "stated", ("steps",), "sgd"),
+    Row("schedule, SGD (steps: 40 %, 80 %)", "training.schedule", "stated", ("steps",), "sgd"),
     Row("warm-up of the rate, Adam", "training.warmup_steps", "inferred", (4000,), "adam"),
     Row("warm-up of the rate, SGD", "training.warmup_steps", "stated", (0,), "sgd"),
     Row("gradient clipping", "training.clip_norm", "inferred", (None,)),
@@ -213,6 +240,7 @@ ROWS = (
     Row("attentions that get it", "heated", only="tau"),
     Row("updates", "training.steps"),
     Row("tokens per batch", "training.batch_size", "inferred", (4096,)),
+    Row("mixed precision (bf16)", "training.mixed_precision"),
     Row("updates between validations", "evaluate_every"),
     Row("weights that are scored", SCORED, "stated"),
     Row("runs", "n_seeds", "stated", (5,)),
@@ -235,7 +263,7 @@ def settings_of(tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Table 1: one row per hyperparameter, one column per method, and the mark of the row.
 
-    A row whose values are not those known of the paper is ours, and says what is known.
+    A row whose values are not those known of the paper is our choice, and says what is known.
     """
     records = []
     for row in ROWS:
@@ -249,7 +277,7 @@ def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         mark = row.mark
         others = [value for value in values.values() if row.known and value not in row.known]
         if others:
-            mark = f"ours (paper: {_short(row.known[-1])}, {row.mark})"
+            mark = f"{OURS} (paper: {_short(row.known[-1])}, {row.mark})"
         record = {"hyperparameter": row.label}
         for name in settings:
             record[PLAIN_TITLES[name]] = _short(values[name]) if name in values else ""
@@ -259,15 +287,28 @@ def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 def _value(settings: Mapping[str, Any], key: str) -> Any:
     if key == STRENGTH:
-        recipe = RECIPES[settings["scheme"]]
-        label = recipe.scheme.alpha_attn.label.replace(r"\sqrt{L}", "sqrt(L)")
-        return label + (", trained" if recipe.train_strengths else "")
+        return _strength(settings["scheme"], settings["residual"])
     if key == SCORED:
         return "least validation loss"
     value: Any = settings
     for part in key.split("."):
         value = value[part]
-    return value
+    return "all" if key == "data.n_pairs" and value is None else value
+
+
+def _strength(scheme: str, residual: list[Mapping[str, float]] | None) -> str:
+    """The strengths at the start, the scheme's own or those of the settings; whether trained."""
+    own, *trained = STRENGTHS[scheme].split(", ")
+    labels = [own]
+    if residual is not None:
+        powers = {0.0: "{:g}", 0.5: "{:g}/sqrt(L)", 1.0: "{:g}/L"}
+        labels = [
+            powers.get(each["depth_power"], f"{{:g}} L^-{each['depth_power']:g}").format(
+                each["coefficient"]
+            )
+            for each in residual
+        ]
+    return ", ".join([" and ".join(labels), *trained])
 
 
 def _short(value: Any) -> str:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from sigprop.instruments.jacobian import jacobian_norms_from_qkv
 from sigprop.instruments.propagation import measure
+from sigprop.instruments.tape import Tape
 from sigprop.instruments.tokens import token_sums
-from sigprop.models.block import block, layer_norm
+from sigprop.models.block import layer_norm
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.gradient_coordinates import CoordinateGradients, Frame
 from sigprop.models.gradients import GradientSampler, LawGradients
@@ -151,31 +152,18 @@ def _some_networks(
             measured[name].append(value)
 
     sampler.record.clear()
-    tape: list[tuple[Tensor, Tensor]] = []  # input and output of every layer
+    tape = Tape(config, scheme, project, norm=norm)
     frames: list[Frame] = []  # in coordinates, from every layer to the next
     x = coordinates.enter(x) if coordinates else x
     for layer in range(1, config.depth + 1):
-        x = x.detach().requires_grad_()
-        y = block(
-            x,
-            project,
-            scheme,
-            config.depth,
-            n_heads=config.n_heads,
-            d_ff=config.hidden,
-            activation=config.activation,
-            attention=config.attention,
-            norm=norm,
-        ).x
-        _check_finite("activations", y, layer, config, scheme)
-        tape.append((x, y))
+        y = tape.forward(x)
         if local:
-            look(_cosines(x.detach()))
+            look(_cosines(x))
             before = scheme.sublayers[0].norm_before
-            look(token_sums(norm(x.detach(), "attention") if before else x.detach()))
+            look(token_sums(norm(x, "attention") if before else x))
             if attended:
                 look(_attention_jacobians(attended, scheme.tau, config.d_model, config.n_heads))
-        x = y.detach()
+        x = y
         if coordinates and layer < config.depth:
             x, frame = coordinates.compress(x)
             frames.append(frame)
@@ -188,10 +176,8 @@ def _some_networks(
     elif coordinates:
         gradient = coordinates.readout(len(x), x)
     norms = [_squared_norm(gradient)]
-    while tape:
-        x, y = tape.pop()
-        (gradient,) = torch.autograd.grad(y, x, gradient)
-        _check_finite("gradients", gradient, len(tape) + 1, config, scheme)
+    for _ in range(config.depth):
+        gradient = tape.backward(gradient)
         norms.append(_squared_norm(gradient))
         if coordinates and frames:
             gradient = coordinates.back(gradient, frames.pop())
@@ -223,15 +209,6 @@ def _attention_jacobians(
 def _squared_norm(x: Tensor) -> Tensor:
     """||X||_F^2 of every network in float64, (B, n, d) -> (B,)."""
     return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64).square()
-
-
-def _check_finite(what: str, x: Tensor, layer: int, config: EncoderConfig, scheme: Scheme) -> None:
-    if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
-        raise FloatingPointError(
-            f"{what} of scheme {scheme.name!r} are not finite at layer {layer} of "
-            f"{config.depth} in {str(x.dtype).removeprefix('torch.')}: "
-            "use float64 or scale the residual branches"
-        )
 
 
 def _networks_at_once(config: EncoderConfig, sampler: str, bytes_per_number: int) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.models.block import block, with_gains
+from sigprop.instruments.tape import Tape
+from sigprop.models.block import with_gains
 from sigprop.models.encoder import EncoderConfig, stream
 from sigprop.models.samplers import Sampler
 from sigprop.models.schemes import Branch, Family, Scheme
@@ -84,7 +85,6 @@ def trajectory(
     return {name: torch.stack([at[name] for at in found]) for name in found[0]}
 
 
-@torch.enable_grad()
 def gradient_trajectory(
     x: Tensor,
     config: EncoderConfig,
@@ -134,38 +134,15 @@ def gradient_trajectory(
 
     project = with_gains(drawn, gains) if gains else drawn
     record = getattr(sampler, "record", None)  # of weight gradients, which nobody asks for here
-    tape: list[tuple[Tensor, Tensor]] = []  # input and output of every block
+    tape = Tape(config, scheme, project, strengths=strengths)
+    states, deltas = [x], [delta]
     for _ in range(config.depth):
-        x = x.detach().requires_grad_()
-        y = block(
-            x,
-            project,
-            scheme,
-            config.depth,
-            n_heads=config.n_heads,
-            d_ff=config.hidden,
-            activation=config.activation,
-            attention=config.attention,
-            strengths=strengths,
-        ).x
-        tape.append((x, y))
-        x = y
-
-    states = [tape[0][0].detach(), *(y.detach() for _, y in tape)]
-    deltas = [delta]
-    while tape:
-        x, y = tape.pop()
-        (delta,) = torch.autograd.grad(y, x, delta)
-        deltas.append(delta)
+        states.append(tape.forward(states[-1]))
+    for _ in range(config.depth):
+        deltas.append(tape.backward(deltas[-1]))
     if record is not None:
         record.clear()
     deltas.reverse()
-    for what, last in (("activations", states[-1]), ("gradients", delta)):
-        if not torch.isfinite(last).all():
-            raise FloatingPointError(
-                f"{what} of scheme {scheme.name!r} are not finite at depth {config.depth} in "
-                f"{str(x.dtype).removeprefix('torch.')}: use float64 or smaller strengths"
-            )
     kept = range(config.depth + 1) if layers is None else sorted(layers)
     tokens = [token_moments(states[layer], config.d_model) for layer in kept]
     gradients = [token_moments(deltas[layer], 1) for layer in kept]

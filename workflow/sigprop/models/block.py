@@ -73,8 +73,9 @@ def block(
         d_ff: hidden width of the feed-forward branch; None takes d.
         activation: "relu", "tanh" or "linear" (identity).
         attention: "softmax", or "uniform" for A = 1 1^T / n (Noci et al. 2022, Assumption 3.1).
-        mask: boolean, broadcastable to (..., n, n); True where a query (row) may see a key
-            (column). Every row needs at least one True.
+        mask: broadcastable to (..., n, n); boolean, True where a query (row) may see a key
+            (column), or, with softmax attention, numbers to add to the logits. Every row needs at
+            least one True, or one number above -inf.
         keep_attention: return the attention probabilities.
         norm: normalization; the default has no parameters.
         strengths: alpha by branch, for trained strengths or for one per network, a tensor
@@ -162,8 +163,10 @@ def attend(
         # d_k is the model's, not q.shape[-1]: a sampler may return fewer columns with the same
         # q k^T (see LawSampler).
         logits = (tau / math.sqrt(d // n_heads) * q) @ k.mT  # (..., h, n, n)
-        if mask is not None:
+        if mask is not None and mask.dtype == torch.bool:
             logits = logits.masked_fill(~mask.unsqueeze(-3), -math.inf)
+        elif mask is not None:
+            logits = logits + mask.unsqueeze(-3)
         probabilities = logits.softmax(dim=-1)
         s = _merge_heads(probabilities @ v)  # (..., n, d)
 

@@ -5,13 +5,14 @@ that the gradient of the sum of the members' losses is each member's own gradien
 optimizers then train E independent networks in one program; a single network is E = 1.
 
 The block is `models.block.block`, fed with this layer's weights: what is trained is what the
-theory describes at initialization (Noci et al. 2022, arXiv 2206.03126, section 2), plus a gain
-and a bias after each normalization, which start at 1 and 0.
+theory describes at initialization (Noci et al. 2022, arXiv 2206.03126, section 2), plus, unless
+told otherwise, a gain and a bias after each normalization, which start at 1 and 0.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +45,12 @@ class TrainedEncoder(nn.Module):
         generators: one per member, on the CPU; move the module to a device afterwards.
         strengths: alpha by branch, each (E,), where members differ; None takes the scheme's.
         train_strengths: make alpha of every layer and branch a parameter.
+        train_norms: give each LN a gain and a bias; False has LN alone, as in the theory.
 
-    Parameters: `weights[family]` (E, L, fan_in, fan_out); for branches with an LN `gains[branch]`
-    and `biases[branch]` (E, L, d), and `final_gain`, `final_bias` (E, d) after the last block of a
-    PRE-LN stack; `strengths[branch]` (E, L), without a gradient unless trained.
+    Parameters: `weights[family]` (E, L, fan_in, fan_out); with `train_norms`, for branches
+    with an LN, `gains[branch]` and `biases[branch]` (E, L, d), and `final_gain`, `final_bias`
+    (E, d) after the last block of a PRE-LN stack; `strengths[branch]` (E, L), without a gradient
+    unless trained.
 
     Raises:
         ValueError: no generator, strengths that do not fit, or a config that cannot be trained.
@@ -61,6 +64,7 @@ class TrainedEncoder(nn.Module):
         *,
         strengths: Mapping[Branch, Tensor] | None = None,
         train_strengths: bool = False,
+        train_norms: bool = True,
     ) -> None:
         super().__init__()
         if not generators:
@@ -82,14 +86,16 @@ class TrainedEncoder(nn.Module):
             drawn = [torch.randn(depth, fan_in, fan_out, generator=g) for g in generators]
             self.weights[family] = nn.Parameter(std * torch.stack(drawn))
 
-        normalized = [s.branch for s in scheme.sublayers if s.norm_before or s.norm_after]
+        self.train_norms = train_norms
+        with_norm = [s.branch for s in scheme.sublayers if s.norm_before or s.norm_after]
+        normalized = with_norm if train_norms else []
         self.gains = nn.ParameterDict(
             {b: nn.Parameter(torch.ones(n_members, depth, d)) for b in normalized}
         )
         self.biases = nn.ParameterDict(
             {b: nn.Parameter(torch.zeros(n_members, depth, d)) for b in normalized}
         )
-        if scheme.norm == "pre":
+        if scheme.norm == "pre" and train_norms:
             self.final_gain = nn.Parameter(torch.ones(n_members, d))
             self.final_bias = nn.Parameter(torch.zeros(n_members, d))
 
@@ -150,6 +156,8 @@ class TrainedEncoder(nn.Module):
                 return torch.bmm(rows, w).view(shape).split(list(widths.values()), -1)
 
             def norm(z: Tensor, branch: Branch, layer: int = layer) -> Tensor:
+                if not self.train_norms:
+                    return standardize(z)
                 return _layer_norm(z, gains[branch][layer], biases[branch][layer])
 
             x = block(
@@ -166,9 +174,11 @@ class TrainedEncoder(nn.Module):
             ).x
             if states is not None:
                 states.append(x)
-        if self.scheme.norm == "pre":
-            x = _layer_norm(x, self.final_gain[:, None, None], self.final_bias[:, None, None])
-        return x
+        if self.scheme.norm != "pre":
+            return x
+        if not self.train_norms:
+            return standardize(x)
+        return _layer_norm(x, self.final_gain[:, None, None], self.final_bias[:, None, None])
 
 
 class TokenClassifier(nn.Module):
@@ -184,9 +194,11 @@ class TokenClassifier(nn.Module):
             of W as N(0, 1 / d_model), b at 0.
         scale, offset: (E,) and (E, d_model), fixed; None is 1 and 0. They set the correlation of
             the input tokens, see `tasks.reversal`.
+        positions: sinusoids, which need an even d_model; False leaves pos out, and then the order
+            of the tokens means nothing.
     """
 
-    positions: Tensor
+    positions: Tensor | None
     scale: Tensor | None
     offset: Tensor | None
 
@@ -199,6 +211,7 @@ class TokenClassifier(nn.Module):
         *,
         scale: Tensor | None = None,
         offset: Tensor | None = None,
+        positions: bool = True,
     ) -> None:
         super().__init__()
         n_members, d = encoder.n_members, encoder.config.d_model
@@ -216,7 +229,8 @@ class TokenClassifier(nn.Module):
         drawn = [torch.randn(d, n_classes, generator=g) for g in generators]
         self.readout = nn.Parameter(torch.stack(drawn) / math.sqrt(d))
         self.readout_bias = nn.Parameter(torch.zeros(n_members, n_classes))
-        self.register_buffer("positions", sinusoids(encoder.config.n_tokens, d))
+        pos = sinusoids(encoder.config.n_tokens, d) if positions else None
+        self.register_buffer("positions", pos)
         self.register_buffer("scale", None if scale is None else scale[:, None, None, None])
         self.register_buffer("offset", None if offset is None else offset[:, None, None])
 
@@ -225,7 +239,8 @@ class TokenClassifier(nn.Module):
         n_symbols = self.embedding.shape[1]
         first = n_symbols * torch.arange(self.n_members, device=tokens.device)
         rows = tokens + first[:, None, None]  # member e's symbols are rows e * n_symbols and on
-        x = functional.embedding(rows, self.embedding.flatten(0, 1)) + self.positions
+        x = functional.embedding(rows, self.embedding.flatten(0, 1))
+        x = x if self.positions is None else x + self.positions
         x = x if self.scale is None else self.scale * x
         return x if self.offset is None else x + self.offset
 
@@ -233,11 +248,22 @@ class TokenClassifier(nn.Module):
         self,
         tokens: Tensor,
         *,
+        counts: Tensor | None = None,
         tau: float | Tensor | None = None,
         states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Logits, (E, B, n) int64 -> (E, B, n, n_classes); `tau`, `states`: see the encoder."""
-        x = self.encoder(self.embed(tokens), tau=tau, states=states)
+        """Logits, (E, B, n) int64 -> (E, B, n, n_classes).
+
+        Args:
+            tokens: symbols.
+            counts: how many equal tokens each one stands for, broadcastable to `tokens`; None is
+                one each. A key that occurs c times has c times its weight in a row of attention,
+                softmax(M + ln c), so without positions the logits are those of the tokens written
+                out. Every sequence needs a count above 0.
+            tau, states: see the encoder.
+        """
+        mask = None if counts is None else counts.log()[..., None, :]  # (E, B, 1, n)
+        x = self.encoder(self.embed(tokens), tau=tau, mask=mask, states=states)
         y = torch.baddbmm(self.readout_bias[:, None], x.flatten(1, -2), self.readout)
         return y.view(*x.shape[:-1], -1)
 
@@ -264,6 +290,43 @@ def _layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         )
     y = functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
     return torch.addcmul(bias, y, gain)
+
+
+def standardize(x: Tensor) -> Tensor:
+    """LN without gain and bias, (..., d) -> (..., d), eps as PyTorch's own."""
+    if x.device.type == "cpu":
+        return cast(Tensor, _Standardize.apply(x))
+    return functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
+
+
+class _Standardize(torch.autograd.Function):
+    """LN of short tokens on a CPU, where torch's own forward is slow.
+
+        y = c / s ,  c = x - mean(x) ,  s^2 = mean(c^2) + eps
+        dLoss/dx = ( g - mean(g) - y mean(g y) ) / s ,  g = dLoss/dy
+
+    Keeps y, which the product that follows keeps anyway, and not x.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x - x.mean(-1, keepdim=True)
+        power = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        inverse = power.add_(LAYER_NORM_EPS).rsqrt_()  # 1 / s, (..., 1)
+        y.mul_(inverse)
+        ctx.save_for_backward(y, inverse)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        y, inverse = ctx.saved_tensors
+        # The bracket is the gradient of an LN whose input y has mean 0 and deviation 1.
+        zero, one = torch.zeros_like(inverse), torch.ones_like(inverse)
+        only_input = (True, False, False)
+        bracket, _, _ = torch.ops.aten.native_layer_norm_backward(
+            g, y, y.shape[-1:], zero, one, None, None, only_input
+        )
+        return cast(Tensor, bracket.mul_(inverse))
 
 
 def _per_member(factor: float | Tensor, w: Tensor) -> Tensor:

@@ -8,109 +8,17 @@ was measured, or nothing says how the work grows, the answer is `unknown`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import singledispatch
 from itertools import pairwise
 from typing import Any
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.claims.ledger import all_claims
 from sigprop.experiments.config import TABLES, Config, Experiments
-from sigprop.experiments.gradients_settings import GradientSettings
 from sigprop.experiments.index import Figure
-from sigprop.experiments.jacobian_exact_settings import ExactSettings
-from sigprop.experiments.jacobian_settings import JacobianSettings
-from sigprop.experiments.propagation_settings import Case, PropagationSettings
-from sigprop.experiments.reversal_settings import ReversalSettings
 from sigprop.pages.results import Results, table_of, table_rules
+from sigprop.pages.work import METHOD, Work, work
 
-METHOD = (
-    "Operations are counted from the settings. Forward passes: networks × layers × n² (n + d_F) "
-    "where weights are drawn in law, n (4 d² + 2 d d_F) + n² d where they are explicit. "
-    "Gradients: three times that. Training: sequences seen, forward and backward, × layers × "
-    "n (4 d² + 2 d d_F) + 2 n² d. Attention Jacobians: networks × (n d² + n² d + d² d_k). "
-    "Theory: rows of the tables. Drawing and claims: between no growth and growth with the rows. "
-    "Memory: rows of the table, and the activations of networks that are differentiated together."
-)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Size of a block of settings in arbitrary units: only ratios of the same table are used."""
-
-    operations: float
-    numbers: float
-    rows: float
-
-
-@singledispatch
-def work(settings: Any) -> Work | None:
-    """How much work a block of settings is; None when nothing says so. Register new settings."""
-    return None
-
-
-@work.register
-def _forward(settings: PropagationSettings) -> Work:
-    operations = rows = 0.0
-    for case in settings.cases():
-        operations += case.n_networks * case.depth * _per_layer(case)
-        rows += case.n_networks * len(settings.layers(case.depth)) * len(settings.quantities)
-    return Work(operations, rows, rows)
-
-
-def _per_layer(case: Case) -> float:
-    n, d, d_ff = case.n_tokens, case.d_model, case.d_ff
-    # The limit below which `sampler: auto` draws in law.
-    in_law = case.sampler == "law" or (
-        case.sampler == "auto" and case.weights == "gaussian" and n < 0.4 * d
-    )
-    if in_law:
-        return n**2 * (n + (d_ff if case.activation == "relu" else n))
-    return n * (4.0 * d**2 + 2.0 * d * d_ff) + n**2 * d
-
-
-@work.register
-def _gradients(settings: GradientSettings) -> Work:
-    operations = rows = held = 0.0
-    for case in settings.cases():
-        operations += 3 * case.n_networks * case.depth * _per_layer(case)
-        rows += case.n_networks * (case.depth + 1) * len(settings.quantities)
-        held = max(held, float(case.n_networks * case.n_tokens * case.d_model * case.depth))
-    return Work(operations, rows + held, rows)
-
-
-@work.register
-def _jacobian(settings: JacobianSettings) -> Work:
-    operations = rows = 0.0
-    for case in settings.cases():
-        n, d = case.n_tokens, case.d_model
-        layer = n * d**2 + n**2 * d + d**2 * case.d_k
-        operations += case.n_networks * float(layer)
-        rows += case.n_networks * len(case.families)
-    return Work(operations, rows, rows)
-
-
-@work.register
-def _exact(settings: ExactSettings) -> Work:
-    size = float(settings.largest) ** 4
-    count = settings.n_shapes * size + settings.n_draws
-    rows = float(settings.n_shapes + settings.n_draws)
-    return Work(count, rows, rows)
-
-
-@work.register
-def _reversal(settings: ReversalSettings) -> Work:
-    n, d = settings.n_tokens, settings.d_model
-    training = settings.training
-    looks = training.steps // settings.evaluate_every + 1
-    # A forward and backward pass costs three forward passes.
-    sequences = 3 * training.steps * training.batch_size + looks * settings.test_sequences
-    per_layer = n * (4.0 * d**2 + 2.0 * d * settings.d_ff) + 2.0 * n**2 * d
-    operations = rows = 0.0
-    for case in settings.cases():
-        operations += settings.n_seeds * case.depth * sequences * per_layer
-        rows += settings.n_seeds * (looks + case.depth * len(settings.probe_steps))
-    held = settings.ensemble * training.batch_size * n * d * max(settings.depth)
-    return Work(operations, rows + held, rows)
+__all__ = ["METHOD", "Estimate", "Predictor", "Total", "Work", "jobs_of", "total", "work"]
 
 
 @dataclass(frozen=True)
@@ -185,23 +93,30 @@ class Predictor:
     def estimate(self, rule: str, config: Config) -> Estimate:
         """What the job of `rule` takes with the settings of `config`."""
         wanted = {t: getattr(config.experiments, t) for t in self._tables(rule)}
-        runs = [run for run in self._runs.get(rule, []) if None not in run.settings.values()]
-        if not runs:
-            return Estimate(rule, None, None, None, "unknown: no measurement")
+        runs = self._readable(rule)
         same = [run for run in runs if run.settings == wanted]
         if same:
             run = max(same, key=lambda run: run.preset == config.preset)
             return Estimate(rule, run.wall, run.wall, run.memory, f"measured, {run.preset}")
-        size = _size(rule, wanted)
-        sized = [(s.operations, run) for run in runs if (s := _size(rule, run.settings))]
-        if size is None or not sized:
+        size, source = _size(rule, wanted), rule
+        found = self._largest(rule)
+        if found is None:
+            # A method that was left out where the others were measured: one of those will do.
+            others = {name: self._largest(name) for name in self._alike(rule)}
+            source, found = max(
+                ((name, other) for name, other in others.items() if other is not None),
+                key=lambda pair: pair[1][0].operations,
+                default=(rule, None),
+            )
+        if found is None and not runs:
+            return Estimate(rule, None, None, None, "unknown: no measurement")
+        if size is None or found is None:
             return Estimate(rule, None, None, None, "unknown: nothing says how its work grows")
-        _, run = max(sized, key=lambda pair: pair[0])
-        reference = _size(rule, run.settings)
-        assert reference is not None
+        reference, run = found
         seconds = self._scaled(rule, run, size, reference)
         load = run.wall / run.cpu
-        factor = self.check.worst or 1.0
+        # That of the same experiment where it was checked, else of all.
+        factor = self._worst.get(_experiment(rule), self.check.worst or 1.0)
         low, high = seconds / factor, seconds * load * factor
         if table_of(rule) is None:
             # Drawing is mostly the same at every size; proportional to rows is the other extreme.
@@ -212,10 +127,36 @@ class Predictor:
             memory = base + (run.memory - base) * max(1.0, size.numbers / reference.numbers)
         ratio = size.operations / reference.operations
         unit = "operations" if rule.startswith("simulate_") else "rows"
-        basis = f"scaled from {run.preset}: {ratio:.3g} times its {unit}"
+        whose = "its" if source == rule else f"{source}'s"
+        basis = f"scaled from {run.preset}: {ratio:.3g} times {whose} {unit}"
         if table_of(rule) is None:
             basis = f"between that of {run.preset} and {ratio:.3g} times its rows"
         return Estimate(rule, low, high, memory, basis)
+
+    def _readable(self, rule: str) -> list[_Run]:
+        """Measured runs whose settings this version can read."""
+        return [run for run in self._runs.get(rule, []) if None not in run.settings.values()]
+
+    def _largest(self, rule: str) -> tuple[Work, _Run] | None:
+        """The measured run of a rule with the most operations, if any did something."""
+        sized = [(s, run) for run in self._readable(rule) if (s := _size(rule, run.settings))]
+        sized = [pair for pair in sized if pair[0].operations > 0]
+        return max(sized, key=lambda pair: pair[0].operations, default=None)
+
+    def _alike(self, rule: str) -> list[str]:
+        """Other measured rules that run the same experiment."""
+        table = table_of(rule)
+        if table is None:
+            return []
+        kind = rule.removesuffix(table)
+        made = (TABLES[table].simulation, TABLES[table].theory)
+        return [
+            name
+            for name in self._runs
+            if (other := table_of(name)) is not None
+            and name == kind + other
+            and (TABLES[other].simulation, TABLES[other].theory) == made
+        ]
 
     def _scaled(self, rule: str, run: _Run, size: Work, reference: Work) -> float:
         start = min(run.cpu, self._floor(rule, "cpu"))
@@ -235,21 +176,31 @@ class Predictor:
 
     def _check(self) -> Check:
         """Scale each simulation between two measured presets and compare with its measurement."""
-        factors = []
+        factors: list[float] = []
+        self._worst: dict[str, float] = {}  # by experiment
         for rule, runs in self._runs.items():
             if not rule.startswith("simulate_"):
                 continue
             sized = [(s, run) for run in runs if (s := _size(rule, run.settings))]
             sized.sort(key=lambda pair: pair[0].operations)
             for (small, from_run), (large, to_run) in pairwise(sized):
-                if small.operations < large.operations:
+                if 0 < small.operations < large.operations:
                     # Downwards, as the larger run says more about the cost of an operation.
                     got = self._scaled(rule, to_run, small, large)
-                    factors.append(max(got / from_run.cpu, from_run.cpu / got))
+                    factor = max(got / from_run.cpu, from_run.cpu / got)
+                    factors.append(factor)
+                    experiment = _experiment(rule)
+                    self._worst[experiment] = max(factor, self._worst.get(experiment, 1.0))
         factors.sort()
         if not factors:
             return Check(0, None, None)
         return Check(len(factors), factors[len(factors) // 2], factors[-1])
+
+
+def _experiment(rule: str) -> str:
+    """Name of the experiment that makes the table of a rule; empty for other rules."""
+    table = table_of(rule)
+    return TABLES[table].simulation if table else ""
 
 
 def _parsed(table: str, block: dict[str, Any]) -> Any:
@@ -288,14 +239,16 @@ def jobs_of(target: str, figures: Iterable[Figure]) -> list[str]:
         rules = [*table_rules(tables), *(figure.id for figure in groups[target])]
         if target != "all":
             return rules
-        return list(dict.fromkeys([*rules, *jobs_of("claims", by_id.values())]))
+        return list(dict.fromkeys([*rules, *jobs_of("claims", by_id.values()), "pages"]))
     if target == "claims":
         tables = sorted({t for claim in all_claims().values() for t in claim.tables})
         return [*table_rules(tables), "claims"]
+    if target == "pages":
+        return jobs_of("all", by_id.values())
     made = table_of(target) or target
     if made in TABLES:
         return table_rules([made])[: 1 if target.startswith("simulate_") else None]
-    known = [*by_id, *alias, *groups, "claims", *TABLES]
+    known = [*by_id, *alias, *groups, "claims", "pages", *TABLES]
     raise UserError(
         f"target: {target!r} is not known{nearest(target, known)}; use a figure, a table, claims, "
         f"{', '.join(groups)}"
@@ -329,11 +282,17 @@ def total(estimates: Iterable[Estimate]) -> Total:
 
 def seconds(value: float) -> str:
     """`0.4 s`, `52 s`, `3 min`, `2.1 h`, `3.5 d`: no more digits than a cost deserves."""
-    for unit, size, limit in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
-        if value < size * limit:
-            scaled = value / size
-            return f"{scaled:.2g} {unit}" if scaled < 10 else f"{scaled:.0f} {unit}"
-    return f"{value / 86400:.2g} d" if value < 864000 else f"{value / 86400:.0f} d"
+    unit = next(
+        (u for u, limit in (("s", 90), ("min", 90), ("h", 48)) if value < _UNITS[u] * limit), "d"
+    )
+    return f"{_digits(value / _UNITS[unit])} {unit}"
+
+
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def span(low: float | None, high: float | None) -> str:
@@ -343,8 +302,9 @@ def span(low: float | None, high: float | None) -> str:
     first, last = seconds(low), seconds(high)
     if first == last:
         return first
-    if first.split()[1] == last.split()[1]:
-        first = first.split()[0]
+    unit = last.split()[1]
+    if first.split()[1] == unit or low >= _UNITS[unit]:
+        first = _digits(low / _UNITS[unit])  # one unit for both, where both fill it
     return f"{first} to {last}"
 
 
@@ -362,6 +322,6 @@ def reliability(check: Check) -> str:
     return (
         f"Where a simulation was measured at two presets ({check.compared}), scaling the larger "
         f"run down to the smaller was off by a factor of {check.median:.2g} (median) and "
-        f"{check.worst:.2g} at worst. Ranges span that worst factor and how busy the machine was "
-        "when it was measured. Scaling up is less sure than scaling down."
+        f"{check.worst:.2g} at worst. Ranges span the worst factor of the same experiment and how "
+        "busy the machine was when it was measured. Scaling up is less sure than scaling down."
     )

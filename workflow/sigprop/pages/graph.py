@@ -7,8 +7,8 @@ from typing import Any
 
 Needs = Mapping[str, Iterable[str]]
 
-NODE_WIDTH, NODE_HEIGHT = 190, 26
-_COLUMN, _ROW, _MARGIN = 290, 34, 8
+NODE_WIDTH, NODE_HEIGHT = 230, 26
+_COLUMN, _ROW, _MARGIN = 330, 34, 8
 _SWEEPS = 24
 
 

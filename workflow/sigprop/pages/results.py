@@ -38,7 +38,7 @@ class Results:
 
     def missing(self, figure: Figure) -> list[str]:
         """Outputs of a figure's rule that are not there, relative to the folder."""
-        wanted = [self.picture(figure, suffix) for suffix in ("pdf", "png", "json")]
+        wanted = [self.picture(figure, suffix) for suffix in ("pdf", "png", "json", *figure.also)]
         wanted += [self.notebook(figure, suffix) for suffix in ("ipynb", "html")]
         return [str(path.relative_to(self.root)) for path in wanted if not path.is_file()]
 
@@ -69,7 +69,9 @@ class Results:
         reason = f"no verdicts of the {self.preset} preset; `snakemake claims` makes them"
         written: dict[str, dict[str, Any]] = {}
         if path.is_file():
-            written = {record["id"]: record for record in read_verdicts(path)}
+            # Records of older versions lack some of the words.
+            words = {"statistic": "", "why": "", "explanation": "", "seeds": []}
+            written = {record["id"]: words | record for record in read_verdicts(path)}
             reason = "not in this record of verdicts; `snakemake claims` brings it up to date"
         records = dict(written)
         for claim in all_claims().values():
@@ -78,7 +80,11 @@ class Results:
                     "id": claim.id,
                     "statement": claim.statement,
                     "place": claim.place,
+                    "statistic": claim.reason.statistic,
                     "rule": claim.rule,
+                    "why": claim.reason.why,
+                    "explanation": "",
+                    "seeds": [],
                     "tables": list(claim.tables),
                     "figures": list(claim.figures),
                     "smallest_preset": claim.smallest_preset,

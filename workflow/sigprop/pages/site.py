@@ -22,7 +22,8 @@ from sigprop.pages.chapters import OTHER, by_chapter, chapters, count
 from sigprop.pages.papers import PAPERS
 from sigprop.pages.results import VERDICTS, Results, table_of, table_rules
 
-_MARKS = dict(zip(VERDICTS, "✓✗~–", strict=True))
+# A checked number may also be reported only: shown beside the others, it decides nothing.
+_MARKS = dict(zip((*VERDICTS, "reported"), "✓✗~–·", strict=True))
 _THUMBNAIL_WIDTH = 480
 _TELLING = 2  # checked numbers shown beside a claim
 
@@ -94,6 +95,7 @@ class _Site:
             lstrip_blocks=True,
         )
         self.environment.filters["number"] = number
+        self.environment.filters["inline"] = text.inline
         self.environment.globals.update(
             preset=results.preset, marks=_MARKS, command="snakemake pages"
         )
@@ -213,6 +215,7 @@ class _Site:
             alt=f"{figure.item}: {figure.title}. " + " ".join(map(text.plain, caption[:1])),
             caption=[text.inline(paragraph) for paragraph in caption],
             pdf=self.link(results.picture(figure, "pdf")),
+            also={suffix: self.link(results.picture(figure, suffix)) for suffix in figure.also},
             notebook_html=self.link(results.notebook(figure, "html")),
             notebook_ipynb=self.link(results.notebook(figure, "ipynb")),
             missing=results.missing(figure),
@@ -277,11 +280,10 @@ class _Site:
             if block is not None:
                 config["experiments"][table] = block
         try:
-            return [
-                f"{table}: {words}"
-                for table in figure.tables
-                if (words := scaled_down(validate(config), [table]))
-            ]
+            told: dict[str, list[str]] = {}  # tables that differ in the same way share a line
+            for table in figure.tables:
+                told.setdefault(scaled_down(validate(config), [table]), []).append(table)
+            return [f"{', '.join(tables)}: {words}" for words, tables in told.items() if words]
         except UserError:  # a record of an older version
             words = self.results.figure_sidecar(figure).get("parameters", {}).get("scaled_down")
             return [words] if words else []
@@ -404,7 +406,11 @@ def _absent(name: str) -> dict[str, Any]:
         "id": name,
         "statement": "This claim is named by the index of figures only.",
         "place": "",
+        "statistic": "",
         "rule": "none yet",
+        "why": "",
+        "explanation": "",
+        "seeds": [],
         "tables": [],
         "figures": [],
         "smallest_preset": "laptop",
@@ -437,14 +443,16 @@ def number(value: float | None) -> str:
 
 def telling(checked: list[dict[str, Any]]) -> str:
     """The numbers that tell most about a verdict: those that did not pass, then the first."""
-    order = sorted(checked, key=lambda part: part["verdict"] == "reproduced")
+    worst = ("not reproduced", "inconclusive", "not run", "reproduced")
+    order = [part for part in checked if part["verdict"] != "reported"]
+    order.sort(key=lambda part: worst.index(part["verdict"]))
     words = []
     for part in order[:_TELLING]:
         shown = number(part["value"])
         if part["low"] is not None and part["low"] != part["high"]:
             shown += f" ({number(part['low'])} to {number(part['high'])})"
         words.append(f"{part['what']}: {shown}, asked {part['asked']}")
-    rest = len(checked) - len(words)
+    rest = len(order) - len(words)
     if rest:
         words.append(f"{rest} more below")
     return "; ".join(words)

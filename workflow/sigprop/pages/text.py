@@ -76,13 +76,15 @@ def _argument(tokens: list[str], at: int) -> tuple[Markup, int]:
 
 
 def inline(text: str) -> Markup:
-    """One paragraph of a notebook's Markdown as HTML: `$math$`, `code`, everything else escaped."""
+    """One paragraph of a notebook's Markdown as HTML: `$math$`, `code`, *words*, else escaped."""
     done = Markup("")
-    for piece in re.split(r"(\$[^$]+\$|`[^`]+`)", text):
+    for piece in re.split(r"(\$[^$]+\$|`[^`]+`|(?<!\w)\*\w[^*]*\*(?!\w))", text):
         if piece.startswith("$") and len(piece) > 1:
             done += Markup('<span class="math">{}</span>').format(math(piece[1:-1]))
         elif piece.startswith("`") and len(piece) > 1:
             done += Markup("<code>{}</code>").format(piece[1:-1])
+        elif piece.startswith("*") and piece.endswith("*") and len(piece) > 2:
+            done += Markup("<em>{}</em>").format(piece[1:-1])
         else:
             done += escape(piece)
     return done
@@ -181,4 +183,13 @@ def printed_tables(executed: str | Path) -> list[Printed]:
     for cell in cells:
         for output in cell.get("outputs", []):
             reader.feed("".join(output.get("data", {}).get("text/html", "")))
-    return [table for table in reader.tables if table.body]
+    return [_without_numbering(table) for table in reader.tables if table.body]
+
+
+def _without_numbering(table: Printed) -> Printed:
+    """`table` without a first column that only counts its rows, 0, 1, 2, ..."""
+    numbers = [str(i) for i in range(len(table.body))]
+    counts = [row[0].text for row in table.body if row and row[0].header] == numbers
+    if not counts or any(row[0].text or row[0].colspan > 1 for row in table.head if row):
+        return table
+    return Printed([row[1:] for row in table.head], [row[1:] for row in table.body])

@@ -4,6 +4,7 @@ disk: the wanted members are read into memory, and an archive with a suspicious 
 
 import gzip
 import hashlib
+import lzma
 import posixpath
 import tarfile
 import zipfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LARGEST = 2**30  # bytes of one member or file; the real ones are below 40 MB
+PADDING = 2**24  # bytes after the last member of a tar archive; tar writes 10 kB
 
 
 class CorpusError(ValueError):
@@ -92,11 +94,24 @@ def _checked_name(name: str, archive: Path) -> str:
     return posixpath.normpath(name)
 
 
+def _read_on(archive: tarfile.TarFile, path: Path) -> None:
+    """Read what follows the last member, which is padding. At its end gzip checks the sum and the
+    length of the whole, so that a file without its tail, or with a changed byte, is noticed.
+    """
+    stream, rest = archive.fileobj, 0
+    while stream is not None and (chunk := stream.read(2**20)):
+        rest += len(chunk)
+        if rest > PADDING:
+            raise CorpusError(
+                f"{path}: more than {PADDING} bytes follow its last member; do not use this archive"
+            )
+
+
 def read_tar(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     """The regular members of a tar archive (plain or compressed) whose name is `wanted`.
 
-    Raises CorpusError: unreadable, truncated, a member outside its folder, a link or a device, or
-    a wanted member larger than `LARGEST`.
+    Raises CorpusError: unreadable, truncated, damaged, a member outside its folder, a link or a
+    device, a wanted member larger than `LARGEST`, or more than `PADDING` bytes behind the last.
     """
     found: dict[str, bytes] = {}
     try:
@@ -112,7 +127,8 @@ def read_tar(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
                         raise CorpusError(f"{path}: member {name!r} is larger than {LARGEST} bytes")
                     stream = archive.extractfile(member)
                     found[name] = stream.read() if stream is not None else b""
-    except (EOFError, zlib.error, tarfile.TarError) as error:
+            _read_on(archive, path)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError) as error:
         reason = str(error).split("\n")[0].rstrip(":")  # tarfile lists all it tried
         raise CorpusError(
             f"{path}: truncated or not a tar archive ({reason}); fetch it again"
@@ -134,7 +150,7 @@ def read_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
                 if members[name].file_size > LARGEST:
                     raise CorpusError(f"{path}: member {name!r} is larger than {LARGEST} bytes")
                 yield name, archive.read(members[name])
-    except (EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise CorpusError(
             f"{path}: truncated or not a zip archive ({error}); fetch it again"
         ) from error

@@ -19,28 +19,25 @@ The state is kept as (q, 1 - rho), which does not lose digits when the tokens co
 be arrays that broadcast; results are float64 of their shape. Invalid ones raise ValueError.
 """
 
-import operator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from sigprop.theory.mlp_moments import Activation, MlpCurves, mlp_curves, moments_at_one
-from sigprop.theory.noci2022 import (
+from sigprop.theory.checks import (
     Array,
     ArrayLike,
     check_at_least,
     check_choice,
     check_correlation,
+    check_depth,
     check_finite,
-)
-from sigprop.theory.softmax_moments import (
-    SoftmaxCurves,
     check_n_tokens,
-    softmax_curves,
-    softmax_moments,
+    check_unit_interval,
 )
+from sigprop.theory.mlp_moments import Activation, MlpCurves, mlp_curves, moments_at_one
+from sigprop.theory.softmax_moments import SoftmaxCurves, softmax_curves, softmax_moments
 
 Mode = Literal["conv", "renorm", "unit"]
 Attention = Literal["softmax", "shaped", "centered"]
@@ -68,7 +65,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for name in ("alpha_attn", "alpha_mlp"):
-            _check_unit_interval(name, getattr(self, name))
+            check_unit_interval(name, getattr(self, name))
         for name in ("sigma_w1", "sigma_w2", "sigma_a", "sigma_v"):
             check_at_least(name, getattr(self, name), 0.0, strict=True)
         check_n_tokens(self.n_tokens)
@@ -252,9 +249,8 @@ class Block:
     @cached_property
     def _mlp(self) -> MlpCurves:
         sigma = np.asarray(self.architecture.sigma_w1, dtype=np.float64)
-        return mlp_curves(
-            np.broadcast_to(sigma, self.architecture.shape), self.architecture.activation
-        )
+        sigma = np.broadcast_to(sigma, self.architecture.shape)
+        return mlp_curves(sigma, self.architecture.activation, name="sigma_w1")
 
     def weights(self, delta: Array) -> Weights:
         """Moments of the attention matrix at 1 - rho = `delta`.
@@ -398,7 +394,7 @@ def trajectory(
     architecture: Architecture, depth: int, *, q: ArrayLike = 1.0, rho: ArrayLike = 0.0
 ) -> Trajectory:
     """q and 1 - rho by layer, from (`q`, `rho`) at layer 0 (q = 1 after the first LN in renorm)."""
-    block, depth = Block(architecture), _check_depth(depth)
+    block, depth = Block(architecture), check_depth(depth)
     q, delta = _initial(architecture, q, rho)
     states = [(q, delta)]
     for _ in range(depth):
@@ -448,26 +444,6 @@ def lambda_g_traj(
 
 
 # Checks
-
-
-def _check_unit_interval(name: str, value: Any) -> Array:
-    array = check_finite(name, value)
-    fails = (array < 0.0) | (array > 1.0)
-    if fails.any():
-        raise ValueError(
-            f"{name} = {array[fails].flat[0]:g} is out of range: pass 0 <= {name} <= 1"
-        )
-    return array
-
-
-def _check_depth(depth: Any) -> int:
-    try:
-        value = operator.index(depth)
-    except TypeError:
-        raise ValueError(f"depth = {depth!r} is not a whole number: pass an int >= 1") from None
-    if value < 1:
-        raise ValueError(f"depth = {value} is out of range: pass depth >= 1")
-    return value
 
 
 def _state(architecture: Architecture, q: ArrayLike, p: ArrayLike) -> tuple[Array, Array]:

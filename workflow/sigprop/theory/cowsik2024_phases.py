@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import brentq
 
+from sigprop.theory.checks import Array, check_at_least, check_choice
 from sigprop.theory.cowsik2024 import (
     Architecture,
     Block,
@@ -36,7 +37,6 @@ from sigprop.theory.cowsik2024 import (
     terms,
 )
 from sigprop.theory.mlp_moments import moments_at_one
-from sigprop.theory.noci2022 import Array, check_at_least, check_choice
 
 Phase = Literal["ordered", "edge", "chaotic"]
 Missing = Literal["raise", "nan"]
@@ -438,7 +438,9 @@ class ExponentReport:
     depth_scale_a, depth_scale_g: 1/|lambda| in blocks (inf at 0). q_star, rho_star: the stable
     fixed point; q_collapsed: the norm at rho = 1, where lambda_a and lambda_g are defined.
     critical_sigma_w: at these alphas; critical_alpha: (alpha_attn, alpha_mlp) scaled together, at
-    this sigma_w. Mode unit: lambda_a = lambda_g = 0, its powers in power_a and power_g.
+    this sigma_w. nearest_critical: which of the two is the smaller change on a logarithmic scale,
+    and nearest_factor the factor on the given sigma_w or alphas. Mode unit: lambda_a = lambda_g =
+    0, its powers in power_a and power_g.
     """
 
     phase: Phase
@@ -453,6 +455,8 @@ class ExponentReport:
     q_collapsed: float
     critical_sigma_w: float | None
     critical_alpha: tuple[float, float] | None
+    nearest_critical: Literal["sigma_w", "alpha"] | None
+    nearest_factor: float | None
     power_a: float | None
     power_g: float | None
 
@@ -481,6 +485,12 @@ def exponents(
     q_star, rho_star = stable_rho(architecture)
     sigma_w = critical_sigma_w(architecture, tied=tied, missing="nan")
     alphas = critical_alpha(architecture)
+    # the scale of both alphas; both are positive where a critical one exists
+    factors = {
+        "sigma_w": float(sigma_w / np.asarray(architecture.sigma_w1)),
+        "alpha": float(alphas[0] / _alphas(architecture)[0]) if np.isfinite(alphas[0]) else np.nan,
+    }
+    nearest, factor = _nearest(factors)
     return ExponentReport(
         phase="edge" if abs(sign) <= EDGE else "chaotic" if sign > 0.0 else "ordered",
         lambda_a=angle,
@@ -496,9 +506,20 @@ def exponents(
         q_collapsed=float(collapsed_norm(architecture)),
         critical_sigma_w=_optional(sigma_w),
         critical_alpha=None if np.isnan(alphas[0]) else (float(alphas[0]), float(alphas[1])),
+        nearest_critical=nearest,
+        nearest_factor=factor,
         power_a=_optional(power_a),
         power_g=_optional(power_g),
     )
+
+
+def _nearest(factors: dict[str, float]) -> tuple[Any, float | None]:
+    """The name of the factor nearest to 1, and it; those that are nan do not exist."""
+    found = {name: factor for name, factor in factors.items() if not np.isnan(factor)}
+    if not found:
+        return None, None
+    name = min(found, key=lambda name: abs(float(np.log(found[name]))))
+    return name, found[name]
 
 
 def _inverse(rate: float) -> float:

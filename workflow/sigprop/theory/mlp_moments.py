@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import erf, ndtr
 
 from sigprop.theory import chebyshev
-from sigprop.theory.noci2022 import Array, ArrayLike, check_at_least, check_choice, check_finite
+from sigprop.theory.checks import Array, ArrayLike, check_at_least, check_choice, check_finite
 
 Activation = Literal["tanh", "relu", "linear", "erf", "gelu"]
 
@@ -34,6 +34,8 @@ Z_MAX = 8.5
 # Two-dimensional grids above this are slow and never needed (critical sigma_w is of order 2).
 SIGMA_MAX = 50.0
 SIGMA_MAX_AT_ONE = 1e4
+# Below this sigma^4, which enters the exponents, is no normal number of float64.
+SIGMA_MIN = 1e-70
 # Allowed difference between steps of 1.5 and 1 times SPACING, relative to the larger of V2, D2.
 _CONVERGED = 1e-6
 
@@ -116,12 +118,17 @@ class MlpCurves:
         return slope, d2
 
 
-def mlp_curves(sigma: ArrayLike, activation: Activation = "tanh") -> MlpCurves:
-    """`MlpCurves` for settings `sigma` > 0 of any shape; `sigma` at most 50 for tanh and gelu."""
-    sigma, _ = _check(sigma, 1.0, activation)
+def mlp_curves(
+    sigma: ArrayLike, activation: Activation = "tanh", *, name: str = "sigma"
+) -> MlpCurves:
+    """`MlpCurves` for settings `sigma` > 0 of any shape; `sigma` at most 50 for tanh and gelu.
+
+    `name` is what messages call `sigma`.
+    """
+    sigma, _ = _check(sigma, 1.0, activation, name)
     if activation in ("linear", "relu", "erf"):
         return MlpCurves(sigma, activation, None)
-    _check_size(sigma, SIGMA_MAX, activation)
+    _check_size(sigma, SIGMA_MAX, activation, name)
     values, index = np.unique(sigma, return_inverse=True)
     parts = [_curve(value, activation) for value in values.tolist()]
     return MlpCurves(
@@ -266,9 +273,13 @@ def _closed_form(sigma: Array, one_minus_rho: Array, activation: Activation) -> 
     return gap, 4.0 / np.pi / np.sqrt((1.0 + c) ** 2 - (c * (1.0 - delta)) ** 2)
 
 
-def _check(sigma: Any, rho: Any, activation: str) -> tuple[Array, Array]:
+def _check(sigma: Any, rho: Any, activation: str, name: str = "sigma") -> tuple[Array, Array]:
     check_choice("activation", activation, get_args(Activation))
-    sigma = check_at_least("sigma", sigma, 0.0, strict=True)
+    sigma = check_at_least(name, sigma, 0.0, strict=True)
+    if sigma.size and sigma.min() < SIGMA_MIN:
+        raise ValueError(
+            f"{name} = {sigma.min():g} is too small for float64: pass {name} >= {SIGMA_MIN:g}"
+        )
     rho = check_finite("rho", rho)
     outside = np.abs(rho) > 1.0
     if outside.any():
@@ -276,9 +287,9 @@ def _check(sigma: Any, rho: Any, activation: str) -> tuple[Array, Array]:
     return sigma, rho
 
 
-def _check_size(sigma: Array, largest: float, activation: str) -> None:
+def _check_size(sigma: Array, largest: float, activation: str, name: str = "sigma") -> None:
     if sigma.size and sigma.max() > largest:
         raise ValueError(
-            f"sigma = {sigma.max():g} is too large for the quadrature of {activation}: "
-            f"pass sigma <= {largest:g}"
+            f"{name} = {sigma.max():g} is too large for the quadrature of {activation}: "
+            f"pass {name} <= {largest:g}"
         )

@@ -13,75 +13,25 @@ Every argument that is a number may be an array; arguments broadcast against eac
 are float64 of the broadcast shape. Invalid arguments raise ValueError.
 """
 
-import operator
-import reprlib
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
-from scipy.integrate import solve_ivp
 
-Array = npt.NDArray[np.float64]
-ArrayLike = npt.ArrayLike
+from sigprop.theory.checks import (
+    ZERO,
+    Array,
+    ArrayLike,
+    check_at_least,
+    check_choice,
+    check_correlation,
+    check_finite,
+)
+
 InitRule = Literal["fan_in", "xavier"]
-Norm = Literal["none", "post", "pre"]
 Activation = Literal["linear", "relu"]
 
-# Values of 1 + (n-1) rho below this are the rounding error of an exact zero (centred tokens).
-_ZERO = 8 * np.finfo(np.float64).eps
 
-
-# Input checks: one line that names the argument, its value, and the fix
-
-
-def check_finite(name: str, value: Any) -> Array:
-    """`value` as a finite float64 array; ValueError if it is not numeric or not finite."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        shown = reprlib.repr(value)
-        raise ValueError(f"{name} = {shown} is not numeric: pass numbers") from None
-    if not np.isfinite(array).all():
-        bad = array[~np.isfinite(array)].flat[0]
-        raise ValueError(f"{name} = {bad} is not finite: pass finite numbers")
-    return array
-
-
-def check_at_least(name: str, value: Any, low: float, *, strict: bool = False) -> Array:
-    """`value` as float64 with every entry >= low (> low if strict); ValueError otherwise."""
-    array = check_finite(name, value)
-    fails = array <= low if strict else array < low
-    if fails.any():
-        bad, sign = array[fails].flat[0], ">" if strict else ">="
-        raise ValueError(f"{name} = {bad:g} is out of range: pass {name} {sign} {low:g}")
-    return array
-
-
-def check_correlation(name: str, rho: Any, n_tokens: Array) -> Array:
-    """`rho` as float64 in [-1/(n-1), 1], the correlations n exchangeable tokens can have.
-
-    The result has the broadcast shape of `rho` and `n_tokens`.
-    """
-    array = check_finite(name, rho)
-    low = -1.0 / (n_tokens - 1.0)
-    fails = (array < low - _ZERO) | (array > 1.0)
-    if fails.any():
-        bad = np.broadcast_to(array, fails.shape)[fails].flat[0]
-        edge = np.broadcast_to(low, fails.shape)[fails].flat[0]
-        raise ValueError(
-            f"{name} = {bad:g} is out of range: pass -1/(n_tokens-1) = {edge:g} <= {name} <= 1"
-        )
-    return np.maximum(array, low)
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name} = {value!r} is unknown: pass one of {', '.join(choices)}")
-
-
-def _branch_power(which: str, alpha: Any, gain: Any) -> Array:
+def branch_power(which: str, alpha: Any, gain: Any) -> Array:
     """alpha^2 * gain."""
     return check_finite(f"alpha_{which}", alpha) ** 2 * check_at_least(f"gain_{which}", gain, 0.0)
 
@@ -203,8 +153,8 @@ def expected_sums(
     E[C_l] = (a b)^l C_0,   E[T_l] = b^l [ T_0 + (C_0/n)(a^l - 1) ].   inf where float64 overflows.
     """
     l = check_at_least("layer", layer, 0.0)
-    log_a = l * np.log1p(_branch_power("attn", alpha_attn, gain_attn))
-    log_b = l * np.log1p(_branch_power("ff", alpha_ff, gain_ff))
+    log_a = l * np.log1p(branch_power("attn", alpha_attn, gain_attn))
+    log_b = l * np.log1p(branch_power("ff", alpha_ff, gain_ff))
     return _sums(t_0, c_0, n_tokens, log_a, log_b)
 
 
@@ -222,8 +172,8 @@ def expected_sums_per_layer(
     The last axis of `alpha_attn` and `alpha_ff` is the layer (length L). a^l and b^l become
     products over layers; the attention sum telescopes, so the form of `expected_sums` stays.
     """
-    log_a = _cumulative_log(_per_layer_power("attn", alpha_attn, gain_attn))
-    log_b = _cumulative_log(_per_layer_power("ff", alpha_ff, gain_ff))
+    log_a = _cumulative_log(per_layer_power("attn", alpha_attn, gain_attn))
+    log_b = _cumulative_log(per_layer_power("ff", alpha_ff, gain_ff))
     t, c, n = (np.asarray(v)[..., None] for v in (t_0, c_0, n_tokens))
     return _sums(t, c, n, log_a, log_b)
 
@@ -241,8 +191,8 @@ def expected_sums_limit(
 
     E[C] = e^{at1+at2} C_0,   E[T] = e^{at2} [ T_0 + (e^{at1} - 1) C_0/n ]   (gains multiply at).
     """
-    at1 = _scaled_power("attn", alpha_attn_sq_L, gain_attn)
-    at2 = _scaled_power("ff", alpha_ff_sq_L, gain_ff)
+    at1 = scaled_power("attn", alpha_attn_sq_L, gain_attn)
+    at2 = scaled_power("ff", alpha_ff_sq_L, gain_ff)
     return _sums(t_0, c_0, n_tokens, at1, at2)
 
 
@@ -261,16 +211,16 @@ def _sums(t_0: Any, c_0: Any, n_tokens: Any, log_a: Array, log_b: Array) -> tupl
         return np.exp(log_b) * (t + mean_growth), sum_inner
 
 
-def _scaled_power(which: str, alpha_sq_L: Any, gain: Any) -> Array:
+def scaled_power(which: str, alpha_sq_L: Any, gain: Any) -> Array:
     power = check_at_least(f"alpha_{which}_sq_L", alpha_sq_L, 0.0)
     return power * check_at_least(f"gain_{which}", gain, 0.0)
 
 
-def _per_layer_power(which: str, alpha: Any, gain: Any) -> Array:
+def per_layer_power(which: str, alpha: Any, gain: Any) -> Array:
     """alpha^2 * gain for alphas whose last axis is the layer; a gain has no layer axis."""
     if np.ndim(alpha) == 0:
         raise ValueError(f"alpha_{which} = {alpha!r} has no layer axis: pass an array (..., depth)")
-    return _branch_power(which, alpha, np.asarray(gain)[..., None])
+    return branch_power(which, alpha, np.asarray(gain)[..., None])
 
 
 def _cumulative_log(power: Array) -> Array:
@@ -293,7 +243,7 @@ def one_minus_rho_at_layer(
 
     The feed-forward growth b cancels. Relative precision is kept down to underflow.
     """
-    log_a = np.log1p(_branch_power("attn", alpha_attn, gain_attn))
+    log_a = np.log1p(branch_power("attn", alpha_attn, gain_attn))
     return _one_minus_rho(n_tokens, rho_0, check_at_least("layer", layer, 0.0) * log_a)
 
 
@@ -301,7 +251,7 @@ def one_minus_rho_per_layer(
     n_tokens: ArrayLike, rho_0: ArrayLike, alpha_attn: ArrayLike, gain_attn: ArrayLike = 1.0
 ) -> Array:
     """1 - rho_l for l = 0..L, shape (..., L+1); the last axis of `alpha_attn` is the layer."""
-    log_a = _cumulative_log(_per_layer_power("attn", alpha_attn, gain_attn))
+    log_a = _cumulative_log(per_layer_power("attn", alpha_attn, gain_attn))
     return _one_minus_rho(np.asarray(n_tokens)[..., None], np.asarray(rho_0)[..., None], log_a)
 
 
@@ -323,7 +273,7 @@ def one_minus_rho_limit(
     gain_attn: ArrayLike = 1.0,
 ) -> Array:
     """1 - rho_inf = (1 - rho_0) n / (n + c (e^{at1} - 1)): L -> inf at alpha_attn^2 = at1 / L."""
-    return _one_minus_rho(n_tokens, rho_0, _scaled_power("attn", alpha_attn_sq_L, gain_attn))
+    return _one_minus_rho(n_tokens, rho_0, scaled_power("attn", alpha_attn_sq_L, gain_attn))
 
 
 def rho_limit_paper_form(
@@ -338,7 +288,7 @@ def rho_limit_paper_form(
     """
     n = check_at_least("n_tokens", n_tokens, 2.0)
     c = _mean_strength(n, check_correlation("rho_0", rho_0, n))
-    at1 = _scaled_power("attn", alpha_attn_sq_L, gain_attn)
+    at1 = scaled_power("attn", alpha_attn_sq_L, gain_attn)
     ratio = n * np.exp(at1) * c / ((n - 1.0) * (np.expm1(at1) * c + n))
     return ratio - 1.0 / (n - 1.0)
 
@@ -353,7 +303,7 @@ def one_minus_rho_asymptotic(
     """1 - rho_l ~ (1 - rho_0) (n/c) a^{-l} for l -> inf at fixed alpha_attn; inf where c = 0."""
     n = check_at_least("n_tokens", n_tokens, 2.0)
     rho = check_correlation("rho_0", rho_0, n)
-    log_a = np.log1p(_branch_power("attn", alpha_attn, gain_attn))
+    log_a = np.log1p(branch_power("attn", alpha_attn, gain_attn))
     with np.errstate(divide="ignore"):
         factor = n / _mean_strength(n, rho)
     return (1.0 - rho) * factor * np.exp(-check_at_least("layer", layer, 0.0) * log_a)
@@ -373,7 +323,7 @@ def depth_to_reach(
     n = check_at_least("n_tokens", n_tokens, 2.0)
     target = check_correlation("rho_target", rho_target, n)
     rho = check_correlation("rho_0", rho_0, n)
-    log_a = np.log1p(_branch_power("attn", alpha_attn, gain_attn))
+    log_a = np.log1p(branch_power("attn", alpha_attn, gain_attn))
     gap = np.maximum(target - rho, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         l_star = np.log1p(n * gap / ((1.0 - target) * _mean_strength(n, rho))) / log_a
@@ -383,7 +333,7 @@ def depth_to_reach(
 def _mean_strength(n: Array, rho: Array) -> Array:
     """c = 1 + (n-1) rho = n ||xbar||^2 / ||x||^2, with rounding residue of an exact 0 removed."""
     c = 1.0 + (n - 1.0) * rho
-    return np.where(c < _ZERO, 0.0, c)
+    return np.where(c < ZERO, 0.0, c)
 
 
 def _one_minus_rho(n_tokens: Any, rho_0: Any, log_growth: Array) -> Array:
@@ -394,222 +344,6 @@ def _one_minus_rho(n_tokens: Any, rho_0: Any, log_growth: Array) -> Array:
         # c = 0 with an overflowing growth is 0 * inf: exactly centred tokens never collapse
         mean_growth = np.where(c > 0.0, c * np.expm1(log_growth), 0.0)
     return (1.0 - rho) * n / (n + mean_growth)
-
-
-# Infinite-width maps of (q, rho) with layer norm and ReLU (derived here; the paper is linear)
-
-
-def kappa(u: ArrayLike) -> Array:
-    """Arc-cosine kernel, (sqrt(1-u^2) + u (pi - arccos u)) / pi for u in [-1, 1].
-
-    2 E[relu(g) relu(g')] = kappa(u) for standard Gaussians of correlation u (Cho & Saul 2009).
-    """
-    u = check_finite("u", u)
-    if (np.abs(u) > 1.0).any():
-        raise ValueError(f"u = {u[np.abs(u) > 1.0].flat[0]:g} is out of range: pass -1 <= u <= 1")
-    # with u = cos(theta), sin(theta) + (pi - theta) cos(theta) is f(pi - theta)
-    return _sin_minus_cos(_angle(1.0 + u)) / np.pi
-
-
-def one_minus_kappa(one_minus_u: ArrayLike) -> Array:
-    """1 - kappa(u) as a function of 1 - u in [0, 2], to full relative precision near u = 1."""
-    delta = check_at_least("one_minus_u", one_minus_u, 0.0)
-    if (delta > 2.0).any():
-        raise ValueError(f"one_minus_u = {delta.max():g} is out of range: pass 0 <= 1 - u <= 2")
-    return delta - _kappa_minus_u(delta)
-
-
-def _kappa_minus_u(delta: Array) -> Array:
-    """kappa(u) - u = (sin theta - theta cos theta) / pi >= 0, delta = 1 - u = 1 - cos theta."""
-    return _sin_minus_cos(_angle(delta)) / np.pi
-
-
-def _angle(one_minus_cos: Array) -> Array:
-    return 2.0 * np.arcsin(np.sqrt(0.5 * one_minus_cos))
-
-
-def _sin_minus_cos(theta: Array) -> Array:
-    """f(theta) = sin(theta) - theta cos(theta), by its Taylor series where that cancels."""
-    x = theta * theta
-    series = np.ones_like(x)
-    for k in (6, 5, 4, 3, 2, 1):  # ratio of successive terms: -x / (2k (2k + 3))
-        series = 1.0 - x / (2 * k * (2 * k + 3)) * series
-    exact = np.sin(theta) - theta * np.cos(theta)
-    return np.where(theta < 0.5, theta * x / 3.0 * series, exact)
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """State of the residual stream along depth; the last axis of every array is depth.
-
-    log_q: natural log of the mean squared coordinate q = ||X_k||^2 / d (log: q may overflow).
-    one_minus_rho: 1 - rho, precise near rank collapse (rho = 1).
-    """
-
-    log_q: Array
-    one_minus_rho: Array
-
-    @property
-    def q(self) -> Array:
-        """Mean squared coordinate ||X_k||^2 / d; inf where float64 overflows."""
-        with np.errstate(over="ignore"):
-            return np.exp(self.log_q)
-
-    @property
-    def rho(self) -> Array:
-        """Correlation between tokens, p / q."""
-        return 1.0 - self.one_minus_rho
-
-
-def mean_field_trajectory(
-    depth: int,
-    n_tokens: ArrayLike,
-    rho_0: ArrayLike,
-    *,
-    norm: Norm,
-    activation: Activation,
-    alpha_attn: ArrayLike = 1.0,
-    alpha_ff: ArrayLike = 1.0,
-    gain_attn: ArrayLike = 1.0,
-    gain_ff: ArrayLike = 1.0,
-    q_0: ArrayLike = 1.0,
-    per_layer: bool = False,
-    half_layers: bool = False,
-) -> Trajectory:
-    """(q_l, rho_l) for l = 0..depth, uniform attention, infinite width (derived here).
-
-    Per coordinate, with s = q (no-LN, POST-LN) or s = 1 (PRE-LN: the branches see LN(X)):
-
-        attention  q += alpha_attn^2 g_A s u,  p += alpha_attn^2 g_A s u,  u = (1 + (n-1) p/q) / n
-        linear     q += alpha_ff^2 g_F s,      p += alpha_ff^2 g_F s p/q
-        ReLU       q += alpha_ff^2 g_F s,      p += alpha_ff^2 g_F s kappa(p/q)
-        POST-LN    then q, p -> 1, p/q after each of the two
-
-    q is ||X_k||^2 / d, so layer norm sets it to 1; `q_0` > 0 is its input value (sigma_x^2 for
-    Gaussian tokens). `gain_ff` is g_F as returned by `feedforward_gain` (1 for He with ReLU).
-    Settings broadcast to a shape (...); results have shape (..., depth + 1), or
-    (..., 2 depth + 1) if `half_layers` asks for the state after each attention sub-layer too. If
-    `per_layer`, the last axis of `alpha_attn` and `alpha_ff` is the layer, of length depth.
-    """
-    depth = _check_depth(depth)
-    n, rho, q = _initial_state(norm, activation, n_tokens, rho_0, q_0)
-    if per_layer:
-        attn = _per_layer_power("attn", alpha_attn, gain_attn)
-        ff = _per_layer_power("ff", alpha_ff, gain_ff)
-        for name, length in (("alpha_attn", attn.shape[-1]), ("alpha_ff", ff.shape[-1])):
-            if length != depth:
-                raise ValueError(f"{name} has {length} layers: pass a last axis of {depth} (depth)")
-    else:
-        attn = np.repeat(_branch_power("attn", alpha_attn, gain_attn)[..., None], depth, axis=-1)
-        ff = np.repeat(_branch_power("ff", alpha_ff, gain_ff)[..., None], depth, axis=-1)
-    shape = np.broadcast_shapes(n.shape, rho.shape, q.shape, attn.shape[:-1], ff.shape[:-1])
-    log_q, delta = np.broadcast_to(np.log(q), shape), np.broadcast_to(1.0 - rho, shape)
-    states = [(log_q, delta)]
-    for l in range(depth):
-        # p += x, q += x leaves q - p unchanged, so delta = (q - p) / q only divides by the growth
-        growth = attn[..., l] * _share(n, delta) * _branch_scale(norm, log_q)
-        delta = delta / (1.0 + growth)
-        log_q = np.zeros(shape) if norm == "post" else log_q + np.log1p(growth)
-        states.append((log_q, delta))
-        growth = ff[..., l] * _branch_scale(norm, log_q)
-        if activation == "relu":
-            delta = delta - growth / (1.0 + growth) * _kappa_minus_u(delta)
-        log_q = np.zeros(shape) if norm == "post" else log_q + np.log1p(growth)
-        states.append((log_q, delta))
-    kept = states if half_layers else states[::2]
-    log_qs, deltas = (np.stack(column, axis=-1) for column in zip(*kept, strict=True))
-    return Trajectory(log_qs, deltas)
-
-
-def mean_field_limit(
-    n_tokens: ArrayLike,
-    rho_0: ArrayLike,
-    *,
-    norm: Norm,
-    activation: Activation,
-    alpha_attn_sq_L: ArrayLike = 1.0,
-    alpha_ff_sq_L: ArrayLike = 1.0,
-    gain_attn: ArrayLike = 1.0,
-    gain_ff: ArrayLike = 1.0,
-    q_0: ArrayLike = 1.0,
-    t: ArrayLike = 1.0,
-) -> Trajectory:
-    """Limit L -> inf of `mean_field_trajectory` at alpha^2 = at/L, at depth fraction t = l/L.
-
-    d log(1-rho)/dt = -r at1 u - r at2 (kappa(rho) - rho) / (1-rho)     (linear: no at2 term)
-    d log q/dt      =  r at1 u + r at2                                  (POST-LN: q = 1)
-
-    r = 1 (no-LN, POST-LN) or 1/q (PRE-LN); derived here. `t` is a number or a non-decreasing vector
-    in [0, 1]; results have shape (..., len(t)), relative error of 1 - rho about 1e-10.
-    """
-    n, rho, q = _initial_state(norm, activation, n_tokens, rho_0, q_0)
-    at1 = _scaled_power("attn", alpha_attn_sq_L, gain_attn)
-    at2 = _scaled_power("ff", alpha_ff_sq_L, gain_ff)
-    times = np.atleast_1d(check_at_least("t", t, 0.0))
-    if times.ndim != 1 or times[-1] > 1.0 or (np.diff(times) < 0.0).any():
-        raise ValueError(f"t = {reprlib.repr(t)} is out of order: pass a sorted vector in [0, 1]")
-    shape = np.broadcast_shapes(n.shape, rho.shape, q.shape, at1.shape, at2.shape)
-    n, at1, at2, delta_0 = (np.broadcast_to(v, shape).ravel() for v in (n, at1, at2, 1.0 - rho))
-    log_q_0 = np.zeros(shape) if norm == "post" else np.broadcast_to(np.log(q), shape)
-    collapsed = delta_0 == 0.0  # log(1 - rho) = -inf: integrate a stand-in, then put 0 back
-
-    def rhs(_: float, state: Array) -> Array:
-        log_q, log_delta = np.split(state, 2)
-        delta = np.minimum(np.exp(log_delta), 2.0)
-        attn = at1 * _share(n, delta) * _branch_scale(norm, log_q)
-        ff = at2 * _branch_scale(norm, log_q)
-        spread = ff * _kappa_minus_u(delta) / delta if activation == "relu" else 0.0 * ff
-        drift_q = np.zeros_like(ff) if norm == "post" else attn + ff
-        return np.concatenate([drift_q, -attn - spread])
-
-    log_delta_0 = np.log(np.where(collapsed, 1e-300, delta_0))
-    state_0 = np.concatenate([log_q_0.ravel(), log_delta_0])
-    steps = np.unique(np.concatenate([[0.0], times]))
-    if steps.size == 1:
-        states = state_0[:, None]
-    else:
-        solution = solve_ivp(
-            rhs, (0.0, steps[-1]), state_0, "DOP853", t_eval=steps, rtol=1e-12, atol=1e-13
-        )
-        if not solution.success:
-            raise RuntimeError(f"depth integration failed: {solution.message}")
-        states = solution.y
-    # (2 N, steps) -> (N, len(t)) each
-    log_qs, log_deltas = np.split(states[:, np.searchsorted(steps, times)], 2)
-    deltas = np.where(collapsed[:, None], 0.0, np.exp(log_deltas))
-    full = (*shape, times.size)
-    return Trajectory(log_qs.reshape(full), deltas.reshape(full))
-
-
-def _check_depth(depth: Any) -> int:
-    try:
-        value = operator.index(depth)
-    except TypeError:
-        raise ValueError(f"depth = {reprlib.repr(depth)} is not an integer: pass an int") from None
-    if value < 1:
-        raise ValueError(f"depth = {value} is out of range: pass depth >= 1")
-    return value
-
-
-def _initial_state(
-    norm: str, activation: str, n_tokens: Any, rho_0: Any, q_0: Any
-) -> tuple[Array, Array, Array]:
-    check_choice("norm", norm, get_args(Norm))
-    check_choice("activation", activation, get_args(Activation))
-    n = check_at_least("n_tokens", n_tokens, 2.0)
-    rho = check_correlation("rho_0", rho_0, n)
-    return n, rho, check_at_least("q_0", q_0, 0.0, strict=True)
-
-
-def _share(n: Array, delta: Array) -> Array:
-    """u = ||xbar||^2 / ||x||^2 = (1 + (n-1) rho) / n, with residue of an exact 0 removed."""
-    u = 1.0 - (n - 1.0) / n * delta
-    return np.where(u < _ZERO, 0.0, u)
-
-
-def _branch_scale(norm: str, log_q: Array) -> Array | float:
-    """s / q: power of the branch input relative to the stream."""
-    return np.exp(-log_q) if norm == "pre" else 1.0
 
 
 # Size of the attention logits: uniform attention is a good assumption when they are small

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from sigprop.theory.noci2022 import (
+from sigprop.theory.checks import (
     Array,
     ArrayLike,
     check_at_least,

@@ -29,14 +29,20 @@ Arguments may be arrays that broadcast; results are float64. Invalid ones raise 
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import ndtri
 
 from sigprop.theory import chebyshev
-from sigprop.theory.noci2022 import Array, ArrayLike, check_at_least, check_correlation
+from sigprop.theory.checks import (
+    Array,
+    ArrayLike,
+    check_at_least,
+    check_correlation,
+    check_n_tokens,
+)
 
 # Trapezoid step in log t, and in logits; the error is of order exp(-pi^2 / SPACING).
 SPACING = 0.33
@@ -82,20 +88,6 @@ def softmax_moments(
     )
     found = np.array([_moments(*triple, spacing) for triple in triples.T.tolist()])
     return SoftmaxMoments(*found[index.ravel()].T.reshape(5, *v.shape))
-
-
-def check_n_tokens(n_tokens: Any) -> Array:
-    """`n_tokens` as float64: whole numbers >= 2, or inf; ValueError otherwise."""
-    try:
-        n = np.asarray(n_tokens, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"n_tokens = {n_tokens!r} is not numeric: pass n_tokens >= 2") from None
-    fails = ~((n >= 2.0) & (np.isinf(n) | (n == np.floor(n))))
-    if fails.any():
-        raise ValueError(
-            f"n_tokens = {n[fails].flat[0]:g} is out of range: pass a whole n_tokens >= 2, or inf"
-        )
-    return n
 
 
 @dataclass(frozen=True, eq=False)

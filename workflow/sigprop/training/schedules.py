@@ -28,6 +28,15 @@ def inverse_sqrt(warmup_steps: int) -> Factor:
     return lambda step: min((step + 1) / warmup_steps, (warmup_steps / (step + 1)) ** 0.5)
 
 
+def linear_decay(total: int, warmup_steps: int) -> Factor:
+    """f(t) = min( (t + 1) / w, (T - t) / (T + 1 - w) ): up to 1 at t = w - 1, down to 0 at t = T.
+
+    T = `total` updates are those at t = 0 to T - 1, so the last one still moves. Needs 1 <= w <= T.
+    """
+    falling = total + 1 - warmup_steps
+    return lambda step: min((step + 1) / warmup_steps, (total - step) / falling)
+
+
 def steps(total: int, milestones: tuple[float, ...] = (0.4, 0.8), decay: float = 0.1) -> Factor:
     """f(t) = decay^k with k the milestones a for which t >= a * total.
 
@@ -46,6 +55,8 @@ def learning_rate(settings: TrainSettings) -> Factor:
         return lambda t: warm(t) * step(t)
     if settings.schedule == "inverse_sqrt":
         return inverse_sqrt(settings.warmup_steps)
+    if settings.schedule == "linear_decay":
+        return linear_decay(settings.steps, settings.warmup_steps)
     if settings.schedule == "linear_warmup":
         return linear_warmup(settings.warmup_steps)
     return constant()

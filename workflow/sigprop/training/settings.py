@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 OPTIMIZERS = ("adam", "sgd")
-SCHEDULES = ("constant", "steps", "inverse_sqrt", "linear_warmup")
+SCHEDULES = ("constant", "steps", "inverse_sqrt", "linear_warmup", "linear_decay")
 TAU_FORMS = ("from_one", "from_zero")
 
 
@@ -21,7 +21,8 @@ class TrainSettings:
         momentum: of SGD.
         weight_decay: per update, weights shrink by lr * weight_decay.
         schedule: factor on lr by step, see `training.schedules`.
-        warmup_steps: of "inverse_sqrt" and "linear_warmup", which need it, and "steps".
+        warmup_steps: of "inverse_sqrt", "linear_warmup" and "linear_decay", which need it, and
+            "steps".
         milestones, decay: "steps" multiplies lr by `decay` at these fractions of the run.
         tau: final inverse temperature; None leaves the scheme's alone.
         tau_warmup_steps, tau_form: how tau gets there, see `training.schedules.temperature`.
@@ -47,7 +48,9 @@ class TrainSettings:
     eps: float = 1e-8
     momentum: float = 0.9
     weight_decay: float = 0.0
-    schedule: Literal["constant", "steps", "inverse_sqrt", "linear_warmup"] = "constant"
+    schedule: Literal["constant", "steps", "inverse_sqrt", "linear_warmup", "linear_decay"] = (
+        "constant"
+    )
     warmup_steps: int = 0
     milestones: tuple[float, ...] = (0.4, 0.8)
     decay: float = 0.1
@@ -87,12 +90,19 @@ class TrainSettings:
         ):
             value = getattr(self, name)
             _require(value in allowed, name, value, f"one of {', '.join(allowed)}")
-        if self.schedule in ("inverse_sqrt", "linear_warmup"):
+        if self.schedule in ("inverse_sqrt", "linear_warmup", "linear_decay"):
             _require(
                 self.warmup_steps > 0,
                 "warmup_steps",
                 self.warmup_steps,
                 f"at least 1 with schedule {self.schedule!r}",
+            )
+        if self.schedule == "linear_decay":
+            _require(
+                self.warmup_steps <= self.steps,
+                "warmup_steps",
+                self.warmup_steps,
+                f"at most steps={self.steps} with schedule 'linear_decay'",
             )
 
     def record(self) -> dict[str, Any]:
