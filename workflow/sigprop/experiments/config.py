@@ -268,12 +268,17 @@ def _paper() -> Config:
     return load("paper")
 
 
+_SPEED = ("ensemble", "log_every")  # decide speed and how often is looked, not results
+
+
 def _differences(
     ours: dict[str, Any], theirs: dict[str, Any], where: str = ""
 ) -> list[tuple[str, str]]:
     """(`key theirs → ours`, block) for every setting that differs, in inner blocks too."""
     changes = []
     for key, value in ours.items():
+        if key in _SPEED:
+            continue
         other = theirs[key]
         if isinstance(value, dict) and isinstance(other, dict):
             changes += _differences(value, other, "" if key == "grids" else key)

@@ -74,15 +74,15 @@ def draw_plane(ax: Axes, designs: Mapping[str, pd.DataFrame]) -> Any:
             edgecolors="0.3",
             label=name,
         )
-    ax.axvline(0, color=EDGE, linewidth=0.9)
+    ax.axvline(0, ymax=0.88, color=EDGE, linewidth=0.9)  # below the legend
     ax.axhline(GROWTH, color=EDGE, linewidth=0.9, linestyle=style.DASHED)
     ax.set(xlabel=r"$L\lambda_a$", ylabel=r"$L\lambda_g$")
     ax.set_xscale("symlog", linthresh=3)
     ax.set_yscale("symlog", linthresh=3)
     ax.set_xticks([-30, -3, 0, 3, 30], ["-30", "-3", "0", "3", "30"])
     ax.set_yticks([0, 1, 3, 10, 30], ["0", "1", "3", "10", "30"])
-    ax.set(xlim=(-40, 40), ylim=(-0.3, None))
-    ax.legend(loc="lower right")
+    ax.set(xlim=(-40, 40), ylim=(-0.3, 80))
+    ax.legend(loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.1)
     return image
 
 
@@ -171,7 +171,7 @@ def exponents_predict(grid: pd.DataFrame, points: pd.DataFrame, edge: pd.DataFra
     of the design near lambda_a = 0, of one training seed. The last are only shown in the plane.
     """
     figure, axes = style.panels(2, 2, height=2.8)
-    designs = {"hypercube": points, "diagonal grid": grid, "edge": edge}
+    designs = {"hypercube": points, "grid": grid, "edge": edge}
     image = draw_plane(axes[0, 0], designs)
     figure.colorbar(image, ax=axes[0, 0], label="test loss / nat")
     y = fit.losses(points)
