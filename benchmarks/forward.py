@@ -12,6 +12,7 @@ are CPU times of this one thread, per network and layer.
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from timing import (
@@ -88,10 +89,10 @@ def compare(n_tokens: int, d_model: int, repeats: int) -> Times:
     )
 
 
-def layers(d_model: int, sampler: str) -> Callable[[], None]:
+def layers(n_tokens: int, d_model: int, sampler: str) -> Callable[[], None]:
     """What `report_shares` looks into."""
     law = sampler == "law"
-    x = draw_input(max(4, min(64, 2**15 // d_model)) if law else 2, 32, d_model, 1)
+    x = draw_input(max(4, min(64, 2**15 // d_model)) if law else 2, n_tokens, d_model, 1)
     return lambda: forward(x, LAW_LAYERS if law else 1, sampler, 0)
 
 
@@ -111,10 +112,9 @@ def main() -> None:
     else:
         n, repeats = options.n_tokens, options.repeats
         print(f"n = {n}, {repeats} interleaved repeats, ms per network and layer (medians)")
-        for d_model in options.widths:
-            pairs = (("explicit", "law"), ("plain", "explicit"))
-            report_ratios(compare(n, d_model, repeats), d_model, pairs, TARGETS.get(d_model))
-        report_shares(options.widths, KINDS, layers)
+        times_at = {d: partial(compare, n, d, repeats) for d in options.widths}
+        report_ratios(times_at, (("explicit", "law"), ("plain", "explicit")), TARGETS)
+        report_shares(options.widths, KINDS, partial(layers, n))
 
 
 if __name__ == "__main__":

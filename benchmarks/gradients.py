@@ -16,6 +16,7 @@ ReLU hidden layer has any of its arithmetic at full width.
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from timing import (
@@ -87,9 +88,9 @@ def compare(n_tokens: int, d_model: int, repeats: int) -> Times:
     return interleaved(ways, repeats)
 
 
-def blocks(d_model: int, sampler: str) -> Callable[[], object]:
+def blocks(n_tokens: int, d_model: int, sampler: str) -> Callable[[], object]:
     """What `report_shares` looks into."""
-    x = draw_input(16 if sampler == "law" else 1, 32, d_model, 1)
+    x = draw_input(16 if sampler == "law" else 1, n_tokens, d_model, 1)
     return lambda: norms(x, DEPTH, sampler, 0)
 
 
@@ -112,10 +113,9 @@ def main() -> None:
     else:
         n, repeats = options.n_tokens, options.repeats
         print(f"n = {n}, {repeats} interleaved repeats, ms per network and layer (medians)")
-        for d_model in options.widths:
-            pairs = (("explicit", "law"), ("plain", "law"))
-            report_ratios(compare(n, d_model, repeats), d_model, pairs, TARGETS.get(d_model))
-        report_shares(options.widths, KINDS, blocks)
+        times_at = {d: partial(compare, n, d, repeats) for d in options.widths}
+        report_ratios(times_at, (("explicit", "law"), ("plain", "law")), TARGETS)
+        report_shares(options.widths, KINDS, partial(blocks, n))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -129,13 +129,21 @@ def report_one(
 
 
 def report_ratios(
-    times: Times, d_model: int, ratios: Iterable[tuple[str, str]], target: float | None
+    times_at: Mapping[int, Callable[[], Times]],
+    ratios: Sequence[tuple[str, str]],
+    targets: Mapping[int, float],
 ) -> None:
-    """Print the median times of every way and the named ratios; the first may have a target."""
-    print(f"d {d_model}: " + "  ".join(f"{way} {median_ms(times, way).cpu:.3f}" for way in times))
-    for i, (slow, fast) in enumerate(ratios):
-        print(f"    {slow + ' / ' + fast:16} {ratio(times, slow, fast)}", end="")
-        if i == 0 and target:
-            met = median_ratio(times, slow, fast) >= target
-            print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
-        print(flush=True)
+    """Print, width by width, the median times of every way and the named ratios.
+
+    `times_at[d_model]()` measures, and `targets[d_model]` is of the first ratio.
+    """
+    for d_model, measure in times_at.items():
+        times = measure()
+        cells = "  ".join(f"{way} {median_ms(times, way).cpu:.3f}" for way in times)
+        print(f"d {d_model}: {cells}")
+        for i, (slow, fast) in enumerate(ratios):
+            print(f"    {slow + ' / ' + fast:16} {ratio(times, slow, fast)}", end="")
+            if i == 0 and (target := targets.get(d_model)):
+                met = median_ratio(times, slow, fast) >= target
+                print(f"; target {target}: {'met' if met else 'MISSED'}", end="")
+            print(flush=True)

@@ -113,7 +113,7 @@ def test_an_archive_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
 def test_other_compressions_are_read_and_checked_too(kind: str, tmp_path: Path) -> None:
     noise = hashlib.shake_256(b"seed").digest(50_000)
     path = tmp_path / "a.tar"
-    with tarfile.open(path, f"w:{kind}") as archive:  # type: ignore[call-overload]
+    with tarfile.open(path, f"w:{kind}") as archive:  # type: ignore[call-overload]  # a mode made of parts
         info = tarfile.TarInfo("de-en/a")
         info.size = len(noise)
         archive.addfile(info, io.BytesIO(noise))
