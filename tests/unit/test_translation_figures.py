@@ -15,7 +15,7 @@ import tiny_translation as tiny
 
 from sigprop.experiments.config import load
 from sigprop.experiments.settings import PRESETS
-from sigprop.figures import translation
+from sigprop.figures import files, translation
 from sigprop.figures.training import by_step
 from sigprop.models.baselines import RECIPES
 
@@ -149,7 +149,7 @@ def test_strengths_are_those_of_the_models() -> None:
 
 def test_written_tables_hold_every_cell(tmp_path: Path) -> None:
     table = pd.DataFrame({"a_b": ["x & y", "50 %"], "c": [r"p|q", "{z}\\"]})
-    translation.write(table, tmp_path / "t")
+    files.write(table, tmp_path / "t")
     with (tmp_path / "t.csv").open(newline="") as stream:
         assert list(csv.reader(stream)) == [["a_b", "c"], ["x & y", "p|q"], ["50 %", "{z}\\"]]
     markdown = (tmp_path / "t.md").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Translation: curves by method and depth, and tables as csv, Markdown, TeX and picture."""
+"""Translation: curves by method and depth, and tables, also as pictures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from sigprop.artifacts.files import write_text
 from sigprop.artifacts.provenance import code_root
 from sigprop.artifacts.tables import read_sidecar
 from sigprop.figures import style
@@ -322,25 +321,6 @@ def _short(value: Any) -> str:
 
 
 # ---------------------------------------------------------------- tables as files
-
-
-def write(table: pd.DataFrame, output: str | Path) -> None:
-    """`output`.csv, .md and .tex, each written atomically."""
-    head, rows = list(table.columns), table.astype(str).values.tolist()
-    write_text(f"{output}.csv", table.to_csv(index=False, lineterminator="\n"))
-    lines = [head, ["---"] * len(head), *rows]
-    bars = ("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
-    write_text(f"{output}.md", "\n".join(bars) + "\n")
-    cells = [" & ".join(map(_tex, line)) + r" \\" for line in (head, *rows)]
-    parts = [rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\hline", cells[0], r"\hline"]
-    write_text(f"{output}.tex", "\n".join([*parts, *cells[1:], r"\hline", r"\end{tabular}"]) + "\n")
-
-
-_TEX = {"\\": r"\textbackslash{}"} | {character: f"\\{character}" for character in "&%#_${}"}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
 
 
 def picture(table: pd.DataFrame, *, width: float = 9.0) -> Figure:
