@@ -24,7 +24,7 @@ RESULTS = f"results/{CONFIG.preset}"
 
 
 wildcard_constraints:
-    table="|".join(TABLES),
+    table="|".join(CONFIG.experiments),
     unknown="[A-Za-z0-9_-]+",
 
 

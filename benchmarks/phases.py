@@ -21,8 +21,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from sigprop.experiments import geometry
 from sigprop.experiments.context import Context
+from sigprop.experiments.geometry import simulation as geometry
 from sigprop.theory.cowsik2024 import Architecture, block_map, lambda_g_traj, tied, trajectory
 from sigprop.theory.cowsik2024_phases import (
     critical_sigma_w,
@@ -123,7 +123,7 @@ def networks() -> None:
         "q, p, g: the same 8 networks at every setting": backward | {"shared_weights": True},
     }
     for name, change in cases.items():
-        settings = geometry.Settings.model_validate({"grids": {"plane": plane | change}})
+        settings = geometry.GeometrySettings.model_validate({"grids": {"plane": plane | change}})
         report(name, partial(geometry.run, settings, Context("geometry_phases", 1)))
     print(f"  target {TARGET_NETWORKS:g} s on two cores")
 

@@ -14,7 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sigprop.experiments.propagation_schema import FACTORS, SCHEMA
+from sigprop.experiments.frames import schema
+from sigprop.experiments.propagation.settings import PropagationSettings
+
+SCHEMA = schema(PropagationSettings)
 
 try:
     from xdist.scheduler import LoadScopeScheduling
@@ -124,7 +127,7 @@ def _rows(
     frame = frame.assign(quantity=quantity, source=source)
     seed = np.repeat(np.arange(len(values)), len(layers)) if simulated else [pd.NA] * len(frame)
     frame["seed"] = pd.array(seed, dtype="Int64")
-    return SCHEMA.validate(frame[[*FACTORS, "seed", "quantity", "value", "source"]])
+    return SCHEMA.validate(frame[[*SCHEMA.columns]])
 
 
 @pytest.fixture

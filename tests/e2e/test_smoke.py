@@ -13,9 +13,11 @@ from PIL import Image
 from sigprop.artifacts.files import sha256
 from sigprop.artifacts.tables import read_table
 from sigprop.claims.ledger import all_claims, read_verdicts
-from sigprop.experiments.config import TABLES, load, parts
+from sigprop.experiments.config import load, parts
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import PRESETS
+
+TABLES = load("smoke").experiments
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +84,7 @@ def test_the_sidecar_of_a_table_tells_how_to_make_it_again(built, results: Path,
     assert sidecar["settings"] == getattr(config.experiments, table).model_dump(mode="json")
     assert_provenance(built, sidecar["provenance"])
     source = set(read_table(path)["source"])
-    assert source == {"theory" if TABLES[table].closed_form else sidecar["kind"]}
+    assert source == {"theory" if TABLES[table].CLOSED_FORM else sidecar["kind"]}
 
 
 # ---------------------------------------------------------------- figures

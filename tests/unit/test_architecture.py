@@ -41,7 +41,7 @@ def loaded(statement: str) -> set[str]:
         modules_of(sigprop.claims),
         ["sigprop.experiments.config", "sigprop.experiments.index"],
         ["sigprop.artifacts.notebooks", "sigprop.artifacts.sources"],
-        ["sigprop.experiments.propagation", "sigprop.experiments.propagation_theory"],
+        ["sigprop.experiments.propagation.simulation", "sigprop.experiments.propagation.theory"],
     ],
     ids=lambda modules: modules[0],
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sigprop.tasks import archives
-from sigprop.tasks.archives import (
+from sigprop.tasks.translation import archives
+from sigprop.tasks.translation.archives import (
     CorpusError,
     check_sha256,
     lines_of,

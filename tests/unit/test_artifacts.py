@@ -131,11 +131,11 @@ def test_streams_are_uncorrelated() -> None:
 
 
 def test_sources_hold_all_that_a_simulation_imports_and_no_theory(checkout: Path) -> None:
-    declared = set(sources("sigprop.experiments.propagation"))
+    declared = set(sources("sigprop.experiments.propagation.simulation"))
     code = (
-        "import sys, sigprop.experiments.propagation as p\n"
+        "import sys, sigprop.experiments.propagation.simulation as p\n"
         "from sigprop.experiments.context import Context\n"
-        "s = p.Settings.model_validate(dict(scheme='no_ln', activation='relu', "
+        "s = p.PropagationSettings.model_validate(dict(scheme='no_ln', activation='relu', "
         "attention='softmax', n_tokens=2, d_model=4, depth=1, sigma_x=1, rho=0, n_networks=2, "
         "quantities=['cos_mean']))\n"
         "p.run(s, Context('t', 0))\n"
@@ -149,7 +149,7 @@ def test_sources_hold_all_that_a_simulation_imports_and_no_theory(checkout: Path
 
 
 def test_sources_of_the_theory_hold_no_simulation() -> None:
-    declared = sources("sigprop.experiments.propagation_theory")
+    declared = sources("sigprop.experiments.propagation.theory")
     assert "workflow/sigprop/theory/noci2022.py" in declared
     assert not any("/instruments/" in f or "block.py" in f or "samplers" in f for f in declared)
 

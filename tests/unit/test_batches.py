@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigprop.tasks.batches import Batch, Batches, collate
-from sigprop.tasks.pairs import Pairs, Ragged
-from sigprop.tasks.subwords import EOS, PAD
+from sigprop.tasks.translation.batches import Batch, Batches, collate
+from sigprop.tasks.translation.pairs import Pairs, Ragged
+from sigprop.tasks.translation.subwords import EOS, PAD
 
 
 def corpus(n: int = 200, seed: int = 0, longest: int = 30) -> Pairs:

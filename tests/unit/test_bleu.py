@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sigprop.tasks.bleu import sacrebleu, tokenized
+from sigprop.tasks.translation.bleu import sacrebleu, tokenized
 
 
 def by_hand(hypotheses: list[str], references: list[str]) -> float:

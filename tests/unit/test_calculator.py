@@ -11,7 +11,7 @@ from scipy import integrate
 
 from sigprop import cli
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments.calculator import report
+from sigprop.cli.exponents import report
 
 SETTING = ["--alpha-attn", "0.5", "--alpha-mlp", "0.5", "--sigma-w", "2.5"]
 

@@ -38,12 +38,17 @@ from sigprop.claims.rules import (
     within,
     z_test,
 )
-from sigprop.experiments.config import TABLES, parts
+from sigprop.experiments.config import load, parts
+from sigprop.experiments.frames import schema
 from sigprop.experiments.index import figures
-from sigprop.experiments.propagation_schema import SCHEMA
+from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.experiments.settings import PRESETS
 from sigprop.figures.scaling import holm
 from sigprop.figures.stats import bootstrap_mean
+
+SCHEMA = schema(PropagationSettings)
+
+TABLES = load("smoke").experiments
 
 Rows = Callable[..., pd.DataFrame]
 NAN = math.nan
@@ -795,7 +800,12 @@ def test_strict_fails_after_writing(data: Path, tmp_path: Path, rows: Rows) -> N
 def test_strict_evaluates_by_itself_and_fails_in_one_line(data: Path, rows: Rows, capsys) -> None:
     command(data, evaluate=False, strict=True)
     assert capsys.readouterr().out.startswith("# Claims, laptop preset")
-    write_table(_n14(rows, [0.1, 0.2])["post_ln_depth"], data / "post_ln_depth.parquet", SCHEMA, {})
+    write_table(
+        _n14(rows, [0.1, 0.2])["post_ln_depth"],
+        data / "post_ln_depth.parquet",
+        SCHEMA,
+        {},
+    )
     with pytest.raises(UserError) as caught:
         command(data, evaluate=False, strict=True)
     assert str(caught.value) == "claims not reproduced: N14"

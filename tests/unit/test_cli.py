@@ -12,10 +12,15 @@ import pytest
 from sigprop import __version__, cli
 from sigprop.artifacts.files import sha256
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES
+from sigprop.experiments.config import load
+from sigprop.experiments.frames import schema
 from sigprop.experiments.index import figures
-from sigprop.experiments.propagation_schema import SCHEMA
+from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.models.schemes import SCHEMES
+
+SCHEMA = schema(PropagationSettings)
+
+TABLES = load("smoke").experiments
 
 TINY = {
     "scheme": ["no_ln"],

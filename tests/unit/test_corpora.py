@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sigprop.tasks import homeassistant
-from sigprop.tasks.archives import CorpusError
-from sigprop.tasks.corpora import (
+from sigprop.tasks.translation import homeassistant
+from sigprop.tasks.translation.archives import CorpusError
+from sigprop.tasks.translation.corpora import (
     IWSLT14_TEST,
     MULTI30K,
     beside,

@@ -14,9 +14,11 @@ from snakemake.cli import get_argument_parser
 import sigprop
 from sigprop import cli
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES, load, merge, parts, read_yaml, validate
+from sigprop.experiments.config import load, merge, parts, read_yaml, validate
 from sigprop.experiments.index import Figure, figures
 from sigprop.experiments.settings import PRESETS, parse
+
+TABLES = load("smoke").experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -108,7 +110,7 @@ def rule_names() -> set[str]:
     }
     ids = {name for figure in figures() for name in (figure.id, figure.alias) if name}
     tables = {f"simulate_{name}" for name in TABLES}
-    return named | ids | tables | {f"theory_{name}" for name in TABLES if TABLES[name].theory}
+    return named | ids | tables | {f"theory_{name}" for name in TABLES if TABLES[name].THEORY}
 
 
 def is_target(name: str) -> bool:

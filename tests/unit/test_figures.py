@@ -17,9 +17,12 @@ from PIL import Image
 from sigprop import cli
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import write_table
-from sigprop.experiments.propagation_schema import SCHEMA
+from sigprop.experiments.frames import schema
+from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.figures import data, diagram, scaling, stats, style
 from sigprop.models.schemes import SCHEMES
+
+SCHEMA = schema(PropagationSettings)
 
 Rows = Callable[..., pd.DataFrame]
 

@@ -1,5 +1,6 @@
 """The token-geometry tables: settings, batching, shared weights, and theory beside simulation."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,11 @@ import pandas as pd
 import pytest
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import geometry, geometry_theory
-from sigprop.experiments.context import Context
-from sigprop.experiments.geometry_settings import GeometrySettings
+from sigprop.experiments.context import Context, chosen
+from sigprop.experiments.frames import schema
+from sigprop.experiments.geometry import simulation as geometry
+from sigprop.experiments.geometry import theory as geometry_theory
+from sigprop.experiments.geometry.settings import GeometrySettings
 from sigprop.experiments.settings import parse
 from sigprop.theory.cowsik2024 import Architecture
 from sigprop.theory.cowsik2024_phases import collapsed_norm
@@ -24,8 +27,13 @@ def settings(**change: object) -> GeometrySettings:
     return parse(GeometrySettings, {"grids": {"some": GRID | change}})
 
 
+def simulated(chosen_settings: GeometrySettings) -> pd.DataFrame:
+    context = replace(CONTEXT, design=chosen(chosen_settings))
+    return schema(GeometrySettings).validate(geometry.run(chosen_settings, context))
+
+
 def run(**change: object) -> pd.DataFrame:
-    return geometry.SCHEMA.validate(geometry.run(settings(**change), CONTEXT))
+    return simulated(settings(**change))
 
 
 def values(table: pd.DataFrame, **where: object) -> np.ndarray:
@@ -204,7 +212,7 @@ def test_theory_meets_simulation(mode: str, readout: str) -> None:
     wide = {"n_tokens": 8, "d_model": 256, "depth": 4, "n_networks": 60, "rho": 0.2, "mode": mode}
     wide |= GRADIENT | {"readout": readout, "sigma_w1": [1.0, 2.5], "sigma_a": 2.0}
     found = run(**wide)
-    theory = geometry_theory.SCHEMA.validate(geometry_theory.run(settings(**wide), CONTEXT))
+    theory = schema(GeometrySettings).validate(geometry_theory.run(settings(**wide), CONTEXT))
     key = ["sigma_w1", "layer", "quantity"]
     by = found.groupby(key)["value"]
     compared = pd.DataFrame({"mean": by.mean(), "error": by.std() / np.sqrt(60)}).join(

@@ -9,10 +9,11 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
-from sigprop.experiments import geometry as simulation
-from sigprop.experiments import geometry_theory, phases
 from sigprop.experiments.config import load
 from sigprop.experiments.context import Context
+from sigprop.experiments.geometry import simulation
+from sigprop.experiments.geometry import theory as geometry_theory
+from sigprop.experiments.phases import theory as phases
 from sigprop.figures import data, geometry, geometry_panels, geometry_tables
 from sigprop.figures.geometry_panels import CHAOTIC, ORDERED
 
@@ -68,7 +69,7 @@ def test_the_late_angle_exponent_is_the_growth_over_the_last_blocks() -> None:
 
 def test_from_the_simplex_the_ordered_phase_shows_lambda_a(tables: Tables) -> None:
     """Theory's own rate over the last blocks of a long stack is lambda_a."""
-    settings = load("smoke").experiments.geometry
+    settings = load("smoke").experiments["geometry"]
     long = settings.model_copy(
         update={"grids": {"ordered": settings.grids["ordered"].model_copy(update={"depth": [60]})}}
     )

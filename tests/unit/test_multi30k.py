@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from sigprop.artifacts.files import sha256
-from sigprop.experiments import translation, translation_data
 from sigprop.experiments.config import load
 from sigprop.experiments.context import Context
+from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
-from sigprop.experiments.translation_data import TranslationData, prepare
-from sigprop.experiments.translation_schema import SCHEMA
-from sigprop.experiments.translation_sources import locate
-from sigprop.tasks.corpora import MULTI30K, read_multi30k
+from sigprop.experiments.translation import data as translation_data
+from sigprop.experiments.translation import simulation as translation
+from sigprop.experiments.translation.data import TranslationData, prepare
+from sigprop.experiments.translation.settings import TranslationDataSettings, TranslationSettings
+from sigprop.experiments.translation.sources import locate
+from sigprop.tasks.translation.corpora import MULTI30K, read_multi30k
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "config" / "multi30k.yaml"
@@ -87,7 +89,7 @@ def test_the_file_s_settings_train_and_score_cased_text(
     torch.set_num_threads(1)
     small = {"steps": 4, "warmup_steps": 2, "batch_size": 400}
     chosen = parse(
-        translation.Settings,
+        TranslationSettings,
         block(
             "translation_ours",
             n_seeds=1,
@@ -101,7 +103,7 @@ def test_the_file_s_settings_train_and_score_cased_text(
             cache=str(tmp_path / "corpora"),
         ),
     )
-    table = SCHEMA.validate(translation.run(chosen, Context("tiny", 1)))
+    table = schema(TranslationSettings).validate(translation.run(chosen, Context("tiny", 1)))
     assert set(table["corpus"]) == {"multi30k"}
     assert {"valid_loss", "sacrebleu", "bleu_tokenized"} <= set(table["quantity"])
     rates = table[table["quantity"] == "learning_rate"].set_index("step")["value"]
@@ -140,7 +142,7 @@ def real() -> dict[str, Any]:
 def test_the_published_files_have_their_digests_and_counts(
     real: dict[str, Any], tmp_path: Path
 ) -> None:
-    chosen = parse(translation_data.Settings, block("translation_ours", data=real)["data"])
+    chosen = parse(TranslationDataSettings, block("translation_ours", data=real)["data"])
     corpus = read_multi30k(locate(chosen, tmp_path))
     assert [len(part) for part in (corpus.train, corpus.valid, corpus.test)] == [29_000, 1014, 1000]
     assert corpus.train[0] == (
@@ -154,7 +156,7 @@ def test_the_published_files_have_their_digests_and_counts(
 def test_the_published_text_is_prepared_as_the_page_says(
     real: dict[str, Any], tmp_path: Path
 ) -> None:
-    chosen = parse(translation_data.Settings, block("translation_ours", data=real)["data"])
+    chosen = parse(TranslationDataSettings, block("translation_ours", data=real)["data"])
     record = translation_data.load(prepare(chosen, tmp_path)).record
     pairs = {split: part["pairs"] for split, part in record["splits"].items()}
     assert pairs == {"train": 28_984, "valid": 1014, "test": 1000}

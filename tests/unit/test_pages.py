@@ -15,7 +15,7 @@ from PIL import Image
 
 from sigprop.artifacts.errors import UserError
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES, load, parts
+from sigprop.experiments.config import load, parts
 from sigprop.experiments.index import Figure, figures
 from sigprop.experiments.settings import PRESETS
 from sigprop.pages import cost, graph, readme, site, text
@@ -23,6 +23,8 @@ from sigprop.pages.chapters import OTHER, by_chapter, chapters
 from sigprop.pages.papers import PAPERS, report_caption
 from sigprop.pages.results import VERDICTS, Results, table_rules
 from sigprop.pages.work import work
+
+TABLES = load("smoke").experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = figures()
@@ -560,8 +562,10 @@ def test_work_of_grids_is_proportional_to_the_networks(table: str) -> None:
 
 
 def test_rows_are_counted_as_the_experiments_make_them() -> None:
-    from sigprop.experiments import geometry, phases, softmax_rows
     from sigprop.experiments.context import Context
+    from sigprop.experiments.geometry import simulation as geometry
+    from sigprop.experiments.phases import theory as phases
+    from sigprop.experiments.softmax_rows import simulation as softmax_rows
 
     smoke = load("smoke").experiments
     for module, table in ((geometry, "geometry_exponents"), (softmax_rows, "softmax_rows")):
@@ -576,7 +580,7 @@ def test_rows_are_counted_as_the_experiments_make_them() -> None:
 
 
 def test_work_is_proportional_to_networks_and_depth() -> None:
-    block = load("laptop").experiments.correlation
+    block = load("laptop").experiments["correlation"]
     size = work(block)
     double = work(block.model_copy(update={"n_networks": 2 * block.n_networks}))
     assert double.operations == 2 * size.operations and double.rows == 2 * size.rows
@@ -597,7 +601,7 @@ def test_another_preset_is_scaled_above_the_start_up(tmp_path: Path) -> None:
     record = json.loads((results.root / "data/samplers.json").read_text())
     write(results.root / "data/samplers.json", record | {"provenance": {"cpu_s": 4.0}})
     found = predictor(results).estimate("simulate_deep", load("paper"))
-    here, there = (work(load(p).experiments.deep) for p in ("laptop", "paper"))
+    here, there = (work(load(p).experiments["deep"]) for p in ("laptop", "paper"))
     cpu = 4 + (20 - 4) * there.operations / here.operations
     assert found.low == pytest.approx(cpu) and found.high == pytest.approx(cpu * 30 / 20)
     assert found.memory_mib == pytest.approx(300 + 400 * there.rows / here.rows)
@@ -640,7 +644,7 @@ def test_drawing_is_between_no_growth_and_growth_with_the_rows(tmp_path: Path) -
     results = make_results(tmp_path)
     benchmark(results.root, "fig02", 2.0, 300.0)  # the least: what starting takes
     found = predictor(results).estimate("fig09", load("paper"))
-    here, there = (work(load(p).experiments.deep) for p in ("laptop", "paper"))
+    here, there = (work(load(p).experiments["deep"]) for p in ("laptop", "paper"))
     assert found.low == 9.0 and found.high == pytest.approx(2 + 7 * there.rows / here.rows)
 
 

@@ -12,8 +12,9 @@ from sigprop.artifacts.errors import UserError
 from sigprop.claims.cowsik2024_phases import CLAIMS
 from sigprop.claims.rules import together
 from sigprop.experiments.context import Context
-from sigprop.experiments.phases import SCHEMA, orthogonal_multiplier, run
-from sigprop.experiments.phases_settings import PhasesSettings
+from sigprop.experiments.frames import schema
+from sigprop.experiments.phases.settings import PhasesSettings
+from sigprop.experiments.phases.theory import orthogonal_multiplier, run
 from sigprop.experiments.settings import parse
 from sigprop.figures import phases
 from sigprop.figures.data import choose
@@ -61,7 +62,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     made = run(parse(PhasesSettings, SETTINGS), Context(table="phases", seed=1))
-    return SCHEMA.validate(made)
+    return schema(PhasesSettings).validate(made)
 
 
 def _moments(sigma: float) -> tuple[float, float]:

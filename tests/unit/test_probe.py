@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop import cli
-from sigprop.experiments.probe_report import report, table
+from sigprop.cli.probe_report import report, table
 from sigprop.instruments.end_to_end import gradient_norms
 from sigprop.instruments.probe import Probe, named_parts, probe
 from sigprop.instruments.propagation import measure
@@ -712,7 +712,7 @@ def mine(tmp_path: Path) -> str:
 
 def made(path: str, name: str = "build") -> Probe:
     """The same from Python, with the command's seeds."""
-    from sigprop.experiments.probe_command import load_function, measured
+    from sigprop.cli.probe import load_function, measured
 
     return measured(load_function(f"{path}:{name}"), gradients=True, attention=True)
 

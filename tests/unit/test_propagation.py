@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sigprop.experiments import propagation, propagation_theory
 from sigprop.experiments.context import Context
-from sigprop.experiments.propagation_schema import SCHEMA
-from sigprop.experiments.propagation_settings import PropagationSettings
+from sigprop.experiments.frames import schema
+from sigprop.experiments.propagation import simulation as propagation
+from sigprop.experiments.propagation import theory as propagation_theory
+from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.figures.data import choose, networks, theory_at
+
+SCHEMA = schema(PropagationSettings)
 
 BASE = {
     "scheme": ["no_ln", "post_ln"],

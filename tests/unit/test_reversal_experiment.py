@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import reversal
 from sigprop.experiments.context import Context
-from sigprop.experiments.reversal_schema import SCHEMA
-from sigprop.experiments.reversal_settings import ReversalSettings
+from sigprop.experiments.frames import schema
+from sigprop.experiments.reversal import simulation as reversal
+from sigprop.experiments.reversal.settings import ReversalSettings
 from sigprop.experiments.settings import parse
 from sigprop.training.checkpoints import Checkpoints
 
@@ -41,7 +41,9 @@ def settings(**changes: Any) -> ReversalSettings:
 
 def make(context: Context | None = None, **changes: Any) -> pd.DataFrame:
     torch.set_num_threads(1)
-    return SCHEMA.validate(reversal.run(settings(**changes), context or Context("t", 1)))
+    return schema(ReversalSettings).validate(
+        reversal.run(settings(**changes), context or Context("t", 1))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sigprop.claims.ledger import all_claims
 from sigprop.experiments import config as config_module
 from sigprop.experiments import index
 from sigprop.experiments.config import load, merge, read_yaml, scaled_down, schema_yaml
-from sigprop.experiments.propagation_settings import PropagationSettings, Residual
+from sigprop.experiments.propagation.settings import PropagationSettings, Residual
 from sigprop.experiments.settings import PRESETS, parse
 
 BLOCK = {
@@ -82,9 +82,9 @@ def test_a_further_file_wins_over_the_preset(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("seed: 5\nexperiments: {deep: {n_networks: 3}}\n")
     changed, plain = load("smoke", mine), load("smoke")
-    assert (changed.seed, changed.experiments.deep.n_networks) == (5, 3)
-    assert changed.experiments.deep.depth == plain.experiments.deep.depth
-    assert changed.experiments.width == plain.experiments.width
+    assert (changed.seed, changed.experiments["deep"].n_networks) == (5, 3)
+    assert changed.experiments["deep"].depth == plain.experiments["deep"].depth
+    assert changed.experiments["width"] == plain.experiments["width"]
 
 
 @given(
@@ -203,7 +203,7 @@ def test_a_missing_setting_is_named(missing: str) -> None:
         ({"preset": "huge"}, "preset: 'huge' is not allowed; use "),
         ({"strict_claims": "yes"}, "strict_claims: 'yes' is not allowed; "),
         ({"experiments": 3}, "experiments: 3 is not allowed; "),
-        ({"experiments": {"deeep": {}}}, "experiments.deeep: unknown key; did you mean 'deep'?"),
+        ({"experiments": {"deeep": {}}}, "experiments.deeep: unknown table; did you mean 'deep'?"),
         (
             {"experiments": {"deep": {"n_token": 3}}},
             "experiments.deep.n_token: unknown key; did you mean 'n_tokens'?",
@@ -325,7 +325,7 @@ def test_ids_notebooks_and_aliases_of_the_index(checkout: Path) -> None:
 def test_every_table_of_the_config_is_drawn_or_decides_a_claim() -> None:
     drawn = {table for figure in FIGURES for table in figure.tables}
     decides = {table for claim in all_claims().values() for table in claim.tables}
-    assert drawn | decides == set(config_module.TABLES)
+    assert drawn | decides == set(load("smoke").experiments)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_alias(name: str, alias: str | None) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"tables": ["depp"]}, "'depp' is no table; use "),
+        ({"tables": ["depp"]}, "'depp' is not a table; use "),
         ({"tables": ["depp"]}, "did you mean 'deep'?"),
         ({"papper": "noci2022"}, "unknown key; did you mean 'paper'?"),
         ({"smallest_preset": "tiny"}, "'tiny' is not allowed"),

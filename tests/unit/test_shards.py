@@ -11,15 +11,13 @@ import tiny_translation
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import read_sidecar
-from sigprop.cli import main
+from sigprop.cli.main import main
 from sigprop.experiments.config import load, shards
-from sigprop.experiments.context import Context
-from sigprop.experiments.reversal_settings import ReversalSettings
+from sigprop.experiments.context import Context, chosen, parse_part
+from sigprop.experiments.reversal.settings import ReversalSettings
 from sigprop.experiments.settings import parse
-from sigprop.experiments.shards import parse_part
-from sigprop.experiments.trainability_edge_settings import TrainabilityEdgeSettings
-from sigprop.experiments.trainability_settings import TrainabilitySettings
-from sigprop.experiments.translation_settings import TranslationSettings
+from sigprop.experiments.trainability.settings import TrainabilitySettings
+from sigprop.experiments.translation.settings import TranslationSettings
 
 FEW: dict[str, Any] = {"steps": 3, "batch_size": 2, "lr": 0.003}
 REVERSAL: dict[str, Any] = {
@@ -88,32 +86,32 @@ def test_parts_together_are_the_table(table: str, runs: int, n_parts: int, tmp_p
 
 def test_the_number_of_runs_is_that_of_what_is_trained() -> None:
     """The count that sizes the parts, without training: against the lists themselves."""
-    from sigprop.experiments.reversal import _ensembles
+    from sigprop.experiments.reversal.simulation import _ensembles
 
     for changes in ({}, {"ensemble": 1}, {"ensemble": 100}, {"r": 0.5, "depth": 3}):
         one: ReversalSettings = parse(ReversalSettings, REVERSAL | changes)
         assert one.n_runs == len([*_ensembles(one)])
     edge = {"n_points": 3, "design_seed": 1, "alpha_attn": [0.05, 0.9], "alpha_mlp": [0.05, 0.9],
             "sigma_w": [0.6, 4.0]}  # fmt: skip
-    for kind, design in (
-        (TrainabilitySettings, {}),
-        (TrainabilitySettings, {"mode": ["conv", "unit"], "ensemble": 1}),
-        (TrainabilitySettings, {"grid": None, "lhs": edge | {"n_points": 7}}),
-        (TrainabilityEdgeSettings, {"grid": None, "edge": edge, "depth": 16}),
+    for design in (
+        {},
+        {"mode": ["conv", "unit"], "ensemble": 1},
+        {"grid": None, "lhs": edge | {"n_points": 7}},
+        {"grid": None, "edge": edge, "depth": 16},
     ):
-        two: TrainabilitySettings = parse(kind, TRAINABILITY | design)
-        assert two.n_runs == len([*two.groups()])
+        two: TrainabilitySettings = parse(TrainabilitySettings, TRAINABILITY | design)
+        assert two.n_runs == len([*two.groups(chosen(two))])
     three = parse(TranslationSettings, tiny_translation.record(Path(), depth=[1, 2], n_seeds=3))
     assert three.n_runs == 6
 
 
 def test_no_more_jobs_than_runs() -> None:
     laptop = load("laptop")
-    assert all(shards(laptop, name) == 1 for name in type(laptop.experiments).model_fields)
+    assert all(shards(laptop, name) == 1 for name in laptop.experiments)
     many = laptop.model_copy(update={"shards": 1000})
     assert shards(many, "deep") == shards(many, "translation_init") == 1
     assert shards(many, "translation_rezero") == 1  # left out: no run
-    assert shards(many, "translation_ours") == many.experiments.translation_ours.n_runs == 3
+    assert shards(many, "translation_ours") == many.experiments["translation_ours"].n_runs == 3
 
 
 @pytest.mark.parametrize(("runs", "n"), [(7, 3), (3, 3), (10, 4)])

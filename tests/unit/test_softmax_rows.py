@@ -7,11 +7,16 @@ import pandas as pd
 import pytest
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import softmax_rows_theory
 from sigprop.experiments.context import Context
+from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
-from sigprop.experiments.softmax_rows import SCHEMA, attention_logits, row_statistics, run
-from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
+from sigprop.experiments.softmax_rows import theory as softmax_rows_theory
+from sigprop.experiments.softmax_rows.settings import SoftmaxRowsSettings
+from sigprop.experiments.softmax_rows.simulation import (
+    attention_logits,
+    row_statistics,
+    run,
+)
 from sigprop.figures import phases
 from sigprop.figures.data import choose
 
@@ -32,8 +37,8 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     settings = parse(SoftmaxRowsSettings, SETTINGS)
     context = Context(table="softmax_rows", seed=1)
     return (
-        SCHEMA.validate(run(settings, context)),
-        SCHEMA.validate(softmax_rows_theory.run(settings, context)),
+        schema(SoftmaxRowsSettings).validate(run(settings, context)),
+        schema(SoftmaxRowsSettings).validate(softmax_rows_theory.run(settings, context)),
     )
 
 

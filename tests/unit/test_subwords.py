@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigprop.tasks.archives import CorpusError
-from sigprop.tasks.subwords import EOS, PAD, UNK, Encoder, Vocabulary, join, learn
+from sigprop.tasks.translation.archives import CorpusError
+from sigprop.tasks.translation.subwords import EOS, PAD, UNK, Encoder, Vocabulary, join, learn
 
 LINES = ["low low low low low lower lower", "newest newest newest newest newest newest", "widest"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sigprop.tasks.text import LengthRule, clean, detokenize, every, tokenize
+from sigprop.tasks.translation.text import LengthRule, clean, detokenize, every, tokenize
 
 # ---------------------------------------------------------------- tokens
 

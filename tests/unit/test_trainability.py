@@ -11,11 +11,12 @@ import torch
 from torch.nn import functional
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import trainability, trainability_theory
 from sigprop.experiments.context import Context
+from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
-from sigprop.experiments.trainability_schema import SCHEMA
-from sigprop.experiments.trainability_settings import Point, TrainabilitySettings
+from sigprop.experiments.trainability import simulation as trainability
+from sigprop.experiments.trainability import theory as trainability_theory
+from sigprop.experiments.trainability.settings import Point, TrainabilitySettings
 from sigprop.tasks.histogram import N_CLASSES, Batch, histogram_batch
 from sigprop.theory.cowsik2024 import tied
 from sigprop.theory.cowsik2024_phases import exponents
@@ -53,7 +54,7 @@ def settings(**changes: Any) -> TrainabilitySettings:
 def make(context: Context | None = None, **changes: Any) -> pd.DataFrame:
     torch.set_num_threads(1)
     table = trainability.run(settings(**changes), context or Context("t", 1))
-    return SCHEMA.validate(table)
+    return schema(TrainabilitySettings).validate(table)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,7 @@ def test_a_loss_that_is_no_number_is_recorded_and_the_others_go_on(
 
 def test_theory_agrees_with_the_calculator() -> None:
     chosen = settings(depth=3, n_seeds=1)
-    theory = SCHEMA.validate(trainability_theory.run(chosen, Context("t", 1)))
+    theory = schema(TrainabilitySettings).validate(trainability_theory.run(chosen, Context("t", 1)))
     assert set(theory["source"]) == {"theory"} and theory["seed"].isna().all()
     assert not theory.duplicated(["depth", "config", "quantity"]).any()
     for point in chosen.points(3):

@@ -7,11 +7,13 @@ import pytest
 from scipy.stats import qmc
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import trainability_edge, trainability_edge_theory
 from sigprop.experiments.config import load
-from sigprop.experiments.context import Context
+from sigprop.experiments.context import Context, chosen
+from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
-from sigprop.experiments.trainability_edge_settings import TrainabilityEdgeSettings
+from sigprop.experiments.trainability import simulation, theory
+from sigprop.experiments.trainability.design import near_the_edge
+from sigprop.experiments.trainability.settings import Point, TrainabilitySettings
 from sigprop.theory.cowsik2024 import tied
 from sigprop.theory.cowsik2024_phases import lambda_a, lambda_g
 
@@ -35,13 +37,18 @@ BASE: dict[str, Any] = {
 }
 
 
-def settings(**changes: Any) -> TrainabilityEdgeSettings:
-    return parse(TrainabilityEdgeSettings, BASE | changes)
+def settings(**changes: Any) -> TrainabilitySettings:
+    return parse(TrainabilitySettings, BASE | changes)
+
+
+def points_of(of: TrainabilitySettings, depth: int) -> list[Point]:
+    assert of.edge is not None
+    return near_the_edge(of.edge, depth)
 
 
 def test_the_first_of_the_sequence_on_either_side() -> None:
     """Every candidate up to the last one kept, one at a time."""
-    points = settings().points(16)
+    points = points_of(settings(), 16)
     assert [point.config for point in points] == list(range(6))
     unit = qmc.Sobol(3, rng=1).random(512)
     candidates = qmc.scale(unit, *zip([0.05, 0.9], [0.05, 0.9], [0.6, 4.0], strict=True))
@@ -58,17 +65,17 @@ def test_the_first_of_the_sequence_on_either_side() -> None:
 
 def test_a_choice_of_another_depth_is_another() -> None:
     """L lambda decides, so deeper networks have weaker branches."""
-    shallow, deep = settings().points(16), settings().points(64)
+    shallow, deep = points_of(settings(), 16), points_of(settings(), 64)
     assert max(p.alpha_attn for p in deep[:3]) < max(p.alpha_attn for p in shallow[:3])
 
 
 def test_it_trains_what_was_chosen_and_theory_agrees_with_the_choice() -> None:
-    chosen = settings(depth=4, edge=EDGE | {"near": 1.0, "split": 2.0})
-    context = Context("t", 1)
-    table = trainability_edge.SCHEMA.validate(trainability_edge.run(chosen, context))
+    near = settings(depth=4, edge=EDGE | {"near": 1.0, "split": 2.0})
+    context = Context("t", 1, design=chosen(near))
+    table = schema(TrainabilitySettings).validate(simulation.run(near, context))
     assert set(table["design"]) == {"edge"} and table["config"].nunique() == 6
-    theory = trainability_edge_theory.run(chosen, context)
-    wide = 4 * theory.pivot(index="config", columns="quantity", values="value")
+    exponents = theory.run(near, context)
+    wide = 4 * exponents.pivot(index="config", columns="quantity", values="value")
     assert (wide["lambda_a"].abs() < 1).all()
     assert list(wide["lambda_g"] >= 2) == [True] * 3 + [False] * 3
 
@@ -76,7 +83,7 @@ def test_it_trains_what_was_chosen_and_theory_agrees_with_the_choice() -> None:
 def test_the_laptop_preset_has_the_ranges_and_the_training_of_the_hypercube() -> None:
     """The claim compares points of one kind: only how they are chosen differs."""
     both = load("laptop").experiments
-    edge, lhs = both.train_edge.model_dump(), both.train_lhs.model_dump()
+    edge, lhs = both["train_edge"].model_dump(), both["train_lhs"].model_dump()
     for name in ("depth", "mode", "n_tokens", "d_model", "training", "test_sequences", "readout"):
         assert edge[name] == lhs[name], name
     for name in ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a"):
@@ -100,5 +107,5 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
 def test_ranges_without_enough_at_the_edge_are_one_line() -> None:
     weak = EDGE | {"alpha_attn": [0.05, 0.06], "alpha_mlp": [0.05, 0.06]}
     with pytest.raises(UserError, match=r"the ranges have 0 of n_points=3 .*at depth 16") as caught:
-        settings(edge=weak).points(16)
+        points_of(settings(edge=weak), 16)
     assert "\n" not in str(caught.value)

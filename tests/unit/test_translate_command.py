@@ -15,12 +15,15 @@ import torch
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import write_table
-from sigprop.experiments import translation
+from sigprop.cli.translate import add_command, best_of, translated
 from sigprop.experiments.context import Context
-from sigprop.experiments.translate_command import add_command, best_of, translated
-from sigprop.experiments.translation_model import prepared
-from sigprop.tasks import bleu
+from sigprop.experiments.frames import schema
+from sigprop.experiments.translation import simulation as translation
+from sigprop.experiments.translation.model import prepared
+from sigprop.experiments.translation.settings import TranslationSettings
+from sigprop.tasks.translation import bleu
 
+SCHEMA = schema(TranslationSettings)
 GOOD = "Der Hund sieht eine Katze"
 
 
@@ -38,7 +41,7 @@ class Run:
         )
         self.file = folder / "data" / "tiny.parquet"
         sidecar = {"settings": self.settings.model_dump(mode="json"), "seed": 1}
-        write_table(self.table, self.file, translation.SCHEMA, sidecar)
+        write_table(self.table, self.file, SCHEMA, sidecar)
         (self.best,) = self.weights.glob("*-seed0-*.best.pt")
         self.data = prepared(self.settings, folder / "corpora")
 
@@ -99,7 +102,10 @@ def test_the_other_run_is_taken_when_it_is_the_best(run: Run, tmp_path: Path) ->
     table.loc[losses(run, worse).index, "value"] -= 10
     changed = tmp_path / "data" / "tiny.parquet"
     write_table(
-        table, changed, translation.SCHEMA, json.loads(run.file.with_suffix(".json").read_text())
+        table,
+        changed,
+        SCHEMA,
+        json.loads(run.file.with_suffix(".json").read_text()),
     )
     shutil.copytree(run.weights, tmp_path / "elsewhere")
     found = best_of(changed, tmp_path / "elsewhere")
@@ -124,7 +130,7 @@ def test_weights_of_other_settings_are_not_taken(run: Run, tmp_path: Path) -> No
 
 def test_bad_tables(run: Run, tmp_path: Path) -> None:
     sidecar = json.loads(run.file.with_suffix(".json").read_text())
-    write_table(run.table.iloc[:0], tmp_path / "empty.parquet", translation.SCHEMA, sidecar)
+    write_table(run.table.iloc[:0], tmp_path / "empty.parquet", SCHEMA, sidecar)
     (tmp_path / "half.parquet").write_bytes(run.file.read_bytes()[:200])
     run.table.drop(columns="scheme").to_parquet(tmp_path / "other.parquet")
     for name, says in (

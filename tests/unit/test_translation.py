@@ -15,10 +15,12 @@ import torch
 from torch.nn import functional
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments import translation, translation_init
 from sigprop.experiments.context import Context
+from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
-from sigprop.experiments.translation_model import (
+from sigprop.experiments.translation import init as translation_init
+from sigprop.experiments.translation import simulation as translation
+from sigprop.experiments.translation.model import (
     Single,
     build,
     prepared,
@@ -27,10 +29,14 @@ from sigprop.experiments.translation_model import (
     token_statistics,
     unwrapped,
 )
-from sigprop.experiments.translation_schema import SCHEMA, STRENGTHS
+from sigprop.experiments.translation.settings import (
+    STRENGTHS,
+    TranslationInitSettings,
+    TranslationSettings,
+)
 from sigprop.models.baselines import RECIPES
 from sigprop.models.seq2seq import Seq2Seq
-from sigprop.tasks.batches import Batches
+from sigprop.tasks.translation.batches import Batches
 
 TINY = Path(__file__).with_name("tiny_translation.py")
 
@@ -46,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def table(folder: Path) -> pd.DataFrame:
     context = Context("tiny", 1, checkpoints=str(folder / "checkpoints"))
-    return SCHEMA.validate(translation.run(tiny.settings(folder), context))
+    return schema(TranslationSettings).validate(translation.run(tiny.settings(folder), context))
 
 
 def values(table: pd.DataFrame, quantity: str, seed: int = 0) -> pd.DataFrame:
@@ -124,7 +130,7 @@ def test_without_a_score_nothing_is_decoded(folder: Path, table: pd.DataFrame) -
 
 def test_a_method_that_is_left_out_has_an_empty_table(folder: Path) -> None:
     empty = translation.run(tiny.settings(folder, n_seeds=0), Context("tiny", 1))
-    assert len(SCHEMA.validate(empty)) == 0
+    assert len(schema(TranslationSettings).validate(empty)) == 0
 
 
 @pytest.mark.parametrize("scheme", ["post_ln", "pre_ln", "rezero", "t_fixup"])
@@ -132,7 +138,7 @@ def test_every_method_trains(folder: Path, scheme: str) -> None:
     """With Adam and no tau; the loss of the training batches falls within 40 updates."""
     training = {"optimizer": "adam", "lr": 0.01, "tau": None, "steps": 40, "schedule": "constant"}
     chosen = tiny.settings(folder, scheme=scheme, n_seeds=1, beam=1, training=training)
-    own = SCHEMA.validate(translation.run(chosen, Context("tiny", 1)))
+    own = schema(TranslationSettings).validate(translation.run(chosen, Context("tiny", 1)))
     losses = list(values(own, "valid_loss")["value"])
     assert losses[-1] < losses[0] - 0.3
     assert set(values(own, "tau")["value"]) == {1.0}
@@ -159,7 +165,7 @@ def test_every_scheme_trains_with_every_optimizer_and_form_of_tau(
     size = {"depth": 1, "n_seeds": 1, "evaluate_every": 2, "probe_steps": [0], "beam": 5}
     scored = form == "from_one"
     chosen = tiny.settings(folder, scheme=scheme, training=training, score=scored, **size)
-    own = SCHEMA.validate(translation.run(chosen, Context("tiny", 1)))
+    own = schema(TranslationSettings).validate(translation.run(chosen, Context("tiny", 1)))
     assert list(values(own, "tau")["value"]) == pytest.approx(expected)
     losses = list(values(own, "valid_loss")["value"])
     assert len(losses) == 3 and losses[-1] != losses[0]
@@ -191,7 +197,7 @@ def test_resume_after_sigkill_gives_the_same_table(
 
 def test_a_run_that_diverges_ends_and_the_others_go_on(folder: Path) -> None:
     wild = {"lr": 1e3, "schedule": "constant", "steps": 30}
-    table = SCHEMA.validate(
+    table = schema(TranslationSettings).validate(
         translation.run(tiny.settings(folder, training=wild), Context("tiny", 1))
     )
     for seed in (0, 1):
@@ -277,7 +283,7 @@ def test_two_jobs_prepare_the_text_once(folder: Path, tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "import tiny_translation as tiny\n"
-        "from sigprop.experiments.translation_model import prepared\n"
+        "from sigprop.experiments.translation.model import prepared\n"
         "chosen = tiny.settings(Path(sys.argv[2]))\n"
         "print(prepared(chosen, sys.argv[3]).folder)\n"
     )
@@ -299,8 +305,8 @@ def test_step_0_of_training_is_what_the_initial_table_measures(
     shared = ("data", "cache", "d_model", "d_ff", "n_heads", "depth", "n_seeds", "scheme")
     own = {key: record[key] for key in (*shared, "probe_sentences")}
     own["residual"] = {"coefficient": 1.0, "depth_power": 0.5}
-    chosen = parse(translation_init.Settings, own)
-    initial = SCHEMA.validate(translation_init.run(chosen, Context("init", 1)))
+    chosen = parse(TranslationInitSettings, own)
+    initial = schema(TranslationSettings).validate(translation_init.run(chosen, Context("init", 1)))
     assert set(initial["step"]) == {0}
     for quantity in ("cos_mean", "token_norm"):
         there = values(table, quantity)

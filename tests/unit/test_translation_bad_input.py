@@ -15,9 +15,9 @@ import pytest
 import tiny_translation as tiny
 import torch
 
-from sigprop.cli import main
-from sigprop.experiments import translation_sources
-from sigprop.tasks.corpora import IWSLT14_TEST
+from sigprop.cli.main import main
+from sigprop.experiments.translation import sources as translation_sources
+from sigprop.tasks.translation.corpora import IWSLT14_TEST
 
 N = 120
 ZEROS = "0" * 64

@@ -17,11 +17,13 @@ import pytest
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256
-from sigprop.experiments import translation_data, translation_sources
 from sigprop.experiments.settings import parse
-from sigprop.experiments.translation_data import Settings, TranslationData, load, prepare
-from sigprop.tasks.corpora import MULTI30K
-from sigprop.tasks.subwords import EOS, join
+from sigprop.experiments.translation import data as translation_data
+from sigprop.experiments.translation import sources as translation_sources
+from sigprop.experiments.translation.data import TranslationData, load, prepare
+from sigprop.experiments.translation.settings import TranslationDataSettings as Settings
+from sigprop.tasks.translation.corpora import MULTI30K
+from sigprop.tasks.translation.subwords import EOS, join
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 460  # pairs of the made-up text: 20 for validation, 20 for test

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from sigprop.experiments import translation
 from sigprop.experiments.context import Context
 from sigprop.experiments.settings import parse
-from sigprop.experiments.translation_settings import TranslationTraining
+from sigprop.experiments.translation import simulation as translation
+from sigprop.experiments.translation.settings import TranslationSettings, TranslationTraining
 from sigprop.training.checkpoints import Checkpoints
 
 WORDS = {
@@ -70,13 +70,13 @@ def record(folder: Path, **changes: Any) -> dict[str, Any]:
     return base | changes | {"training": training | own}
 
 
-def settings(folder: Path, **changes: Any) -> translation.Settings:
+def settings(folder: Path, **changes: Any) -> TranslationSettings:
     """The same, checked."""
-    checked: translation.Settings = parse(translation.Settings, record(folder, **changes))
+    checked: TranslationSettings = parse(TranslationSettings, record(folder, **changes))
     return checked
 
 
-def train_and_die(chosen: translation.Settings, folder: str, step: int) -> None:
+def train_and_die(chosen: TranslationSettings, folder: str, step: int) -> None:
     """Train with a checkpoint after every update, and SIGKILL this process after `step` of them."""
     save = Checkpoints.save
 
@@ -97,4 +97,4 @@ def train_and_die(chosen: translation.Settings, folder: str, step: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     given = Path(sys.argv[1]).read_text(encoding="utf-8")
-    train_and_die(parse(translation.Settings, json.loads(given)), sys.argv[2], int(sys.argv[3]))
+    train_and_die(parse(TranslationSettings, json.loads(given)), sys.argv[2], int(sys.argv[3]))

@@ -6,9 +6,11 @@ import pandas as pd
 import pytest
 
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES, load, parts, shards
+from sigprop.experiments.config import load, parts, shards
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import PRESETS
+
+TABLES = load("smoke").experiments
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,10 @@ import pytest
 
 from sigprop.artifacts.files import sha256
 from sigprop.artifacts.sources import sources
-from sigprop.experiments.config import TABLES
+from sigprop.experiments.config import load
 from sigprop.experiments.index import figures
+
+TABLES = load("smoke").experiments
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +36,14 @@ def tables_whose(part: str, file: str) -> set[str]:
     return {
         table
         for table, module in modules.items()
-        if module and f"workflow/sigprop/{file}" in sources(f"sigprop.experiments.{module}")
+        if module and f"workflow/sigprop/{file}" in sources(module)
     }
 
 
 def reruns_after_an_edit_of(file: str) -> tuple[set[str], set[str]]:
     """Tables that are simulated again, and all jobs: theory that reads those tables follows."""
     simulated = tables_whose("simulation", file)
-    follow = {table for table in simulated if TABLES[table].theory_reads_simulation}
+    follow = {table for table in simulated if TABLES[table].THEORY_READS_SIMULATION}
     theory = tables_whose("theory", file) | follow
     jobs = {f"simulate_{table}" for table in simulated} | {f"theory_{table}" for table in theory}
     return simulated, jobs | drawn_from(simulated | theory) | {"claims", "pages"}
@@ -68,8 +70,8 @@ def test_an_edit_of_the_theory_reruns_theory_but_no_simulation(tree) -> None:
     simulations, jobs = reruns_after_an_edit_of("theory/noci2022.py")
     # Theory's numbers that a simulation starts from: the temperature that balances gradients, the
     # norm that equal tokens keep. What stands in a simulation's place may itself be theory.
-    starts = {"balance"} | {t for t, m in TABLES.items() if m.simulation == "geometry"}
-    assert simulations <= starts | {t for t, m in TABLES.items() if m.closed_form}
+    starts = {"balance"} | {t for t, m in TABLES.items() if m.design}
+    assert simulations <= starts | {t for t, m in TABLES.items() if m.CLOSED_FORM}
     assert {"theory_moments", "theory_deep"} <= jobs
     assert tree.jobs() == jobs
 

@@ -11,12 +11,13 @@ sys.path.insert(0, f"{workflow.basedir}/workflow")
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
-from sigprop.experiments.config import TABLES, parts, scaled_down
+from sigprop.experiments.config import parts as _parts
+from sigprop.experiments.config import scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
 from sigprop.experiments.config import shards as _shards
 from sigprop.experiments.config import validate as _validate
 from sigprop.experiments.index import figures as _figures
-from sigprop.experiments.translate_command import requested
+from sigprop.cli.translate import requested
 
 use_checkout()
 
@@ -56,8 +57,13 @@ FIGURES = one_line(_figures)
 
 def settings(table):
     """The settings block of a table, as the JSON that `sigprop run` takes."""
-    block = getattr(CONFIG.experiments, table)
+    block = CONFIG.experiments[table]
     return json.dumps(block.model_dump(mode="json"), sort_keys=True)
+
+
+def parts(table):
+    """Names of the files of a table: the simulation and, if any, theory."""
+    return _parts(table, CONFIG)
 
 
 def parts_of(table):

@@ -1,7 +1,6 @@
 """Experiments: one simulation and, where there is theory, one theory table per block."""
 
-for name in TABLES:
-    made = TABLES[name]
+for name, made in CONFIG.experiments.items():
     pieces = parts_of(name)
 
     if pieces:
@@ -10,7 +9,7 @@ for name in TABLES:
             name:
                 f"part_{name}"
             input:
-                sources(f"sigprop.experiments.{made.simulation}"),
+                sources(*filter(None, (made.simulation, made.design))),
             output:
                 table=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.parquet",
                 sidecar=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.json",
@@ -45,7 +44,7 @@ for name in TABLES:
         name:
             f"simulate_{name}"
         input:
-            sources=sources(f"sigprop.experiments.{made.simulation}"),
+            sources=sources(*filter(None, (made.simulation, made.design))),
             parts=pieces,
         output:
             table=f"{RESULTS}/data/{name}.parquet",
@@ -59,9 +58,9 @@ for name in TABLES:
         threads: 1
         resources:
             mem_mb=2000,
-            runtime=720 if made.trains else 60,
+            runtime=720 if made.TRAINS else 60,
             # Two trainings never share a card; profiles say how many cards there are.
-            gpu=1 if made.trains and on_gpu() and not pieces else 0,
+            gpu=1 if made.TRAINS and on_gpu() and not pieces else 0,
         params:
             table=name,
             settings=settings(name),
@@ -71,7 +70,7 @@ for name in TABLES:
             # Not an output: it outlives a kill, and the training goes on from there.
             checkpoints=(
                 f"--checkpoints {RESULTS}/checkpoints/{name}"
-                if made.trains and not pieces
+                if made.TRAINS and not pieces
                 else ""
             ),
             join="--join" if pieces else "",
@@ -87,10 +86,10 @@ for name in TABLES:
             name:
                 f"theory_{name}"
             input:
-                sources=sources(f"sigprop.experiments.{made.theory}"),
+                sources=sources(made.theory),
                 simulation=(
                     f"{RESULTS}/data/{name}.parquet"
-                    if made.theory_reads_simulation
+                    if made.THEORY_READS_SIMULATION
                     else []
                 ),
             output:

@@ -9,7 +9,7 @@ rule pages:
         figures=figure_outputs(FIGURES),
         tables=[
             f"{RESULTS}/data/{part}.json"
-            for table in TABLES
+            for table in CONFIG.experiments
             for part in parts(table)
             if any(table in figure.tables for figure in FIGURES)
         ],

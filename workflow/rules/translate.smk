@@ -10,7 +10,7 @@ rule translate:
     """Translate `sentences` with the best run of `table`; not part of `all`."""
     input:
         unpack(to_translate),
-        sources=sources("sigprop.experiments.translate_command"),
+        sources=sources("sigprop.cli.translate"),
     output:
         f"{RESULTS}/translations/{TRANSLATED}.txt",
     log:

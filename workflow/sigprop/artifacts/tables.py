@@ -1,6 +1,7 @@
 """Tidy tables: one value a row, parquet on disk, checked on write and on read."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ SOURCES = ("simulation", "theory")
 
 
 def tidy_schema(
-    factors: dict[str, Any], quantities: dict[str, str], name: str
+    factors: Mapping[str, str], quantities: Mapping[str, str], name: str
 ) -> pa.DataFrameSchema:
     """The schema of a tidy table.
 
     Args:
-        factors: column name -> pandas dtype, or a ready `pandera.Column`.
+        factors: column name -> pandas dtype; "Int64" and "float64?" may be null.
         quantities: allowed values of the `quantity` column -> unit ("1" where it has none).
         name: shown in messages.
 
@@ -28,8 +29,8 @@ def tidy_schema(
     and `source` (`simulation` or `theory`).
     """
     columns = {
-        factor: spec if isinstance(spec, pa.Column) else pa.Column(spec, nullable=False)
-        for factor, spec in factors.items()
+        factor: pa.Column(dtype.rstrip("?"), nullable=dtype in ("Int64", "float64?"))
+        for factor, dtype in factors.items()
     }
     columns |= {
         "seed": pa.Column("Int64", nullable=True),
@@ -42,7 +43,7 @@ def tidy_schema(
         strict=True,
         ordered=True,
         name=name,
-        metadata={"units": quantities},
+        metadata={"units": dict(quantities)},
     )
 
 

@@ -1,1 +1,1 @@
-"""One module per experiment: settings in, tidy table out."""
+"""Experiments: settings in, a tidy table out. One folder per kind, see `config.KINDS`."""

@@ -1,75 +1,56 @@
 """The whole configuration as one checked record, and the presets. Imports no torch."""
 
-from dataclasses import dataclass
+import importlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import BeforeValidator, Field
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.provenance import code_root
-from sigprop.experiments.geometry_settings import GeometrySettings
-from sigprop.experiments.gradients_settings import GradientSettings
-from sigprop.experiments.jacobian_exact_settings import ExactSettings
-from sigprop.experiments.jacobian_settings import JacobianSettings
-from sigprop.experiments.phases_settings import PhasesSettings
-from sigprop.experiments.propagation_settings import PropagationSettings
-from sigprop.experiments.reversal_settings import ReversalSettings
-from sigprop.experiments.settings import PRESETS, Block, Preset, parse
-from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
-from sigprop.experiments.trainability_edge_settings import TrainabilityEdgeSettings
-from sigprop.experiments.trainability_settings import TrainabilitySettings
-from sigprop.experiments.translation_settings import TranslationInitSettings, TranslationSettings
+from sigprop.experiments.settings import PRESETS, Block, Experiment, Preset, parse
+
+# The folders of this room, one per kind of experiment.
+KINDS = (
+    "propagation",
+    "gradients",
+    "jacobian",
+    "geometry",
+    "phases",
+    "softmax_rows",
+    "reversal",
+    "trainability",
+    "translation",
+)
+
+
+def _kinds() -> Iterator[type[Experiment]]:
+    """The classes of settings that a table may have, told apart by their `experiment`."""
+    for kind in KINDS:
+        module = importlib.import_module(f"sigprop.experiments.{kind}.settings")
+        for found in vars(module).values():
+            own = isinstance(found, type) and found.__module__ == module.__name__
+            if own and "experiment" in vars(found).get("__annotations__", {}):
+                yield found
+
+
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    kind.model_fields["experiment"].annotation.__args__[0]: kind  # type: ignore[union-attr]
+    for kind in _kinds()
+}
+if TYPE_CHECKING:
+    AnyExperiment = Experiment
+else:
+    AnyExperiment = Annotated[
+        Union[tuple(EXPERIMENTS.values())],  # noqa: UP007  # made from a tuple
+        Field(discriminator="experiment"),
+    ]
 
 # `--config strict_claims=true` arrives as a word.
 Switch = Annotated[bool, BeforeValidator(lambda v: v == "true" if v in ("true", "false") else v)]
-
-
-class Experiments(Block):
-    """One block of settings per table."""
-
-    moments: PropagationSettings
-    post_ln_depth: PropagationSettings
-    pre_ln_depth: PropagationSettings
-    correlation: PropagationSettings
-    deep: PropagationSettings
-    depth_limit: PropagationSettings
-    norm_density: PropagationSettings
-    width: PropagationSettings
-    samplers: PropagationSettings
-    gradients: GradientSettings
-    lemma31: JacobianSettings
-    jacobian_sweeps: JacobianSettings
-    jacobian_grid: JacobianSettings
-    jacobian_exact: ExactSettings
-    balance: JacobianSettings
-    reversal_unscaled: ReversalSettings
-    reversal_scaled: ReversalSettings
-    reversal_depth_unscaled: ReversalSettings
-    reversal_depth_scaled: ReversalSettings
-    translation_init: TranslationInitSettings
-    translation_depth: TranslationSettings
-    translation_post_ln_adam: TranslationSettings
-    translation_pre_ln_adam: TranslationSettings
-    translation_rezero: TranslationSettings
-    translation_t_fixup: TranslationSettings
-    translation_post_ln_sgd: TranslationSettings
-    translation_ours: TranslationSettings
-    geometry: GeometrySettings
-    geometry_gradients: GeometrySettings
-    geometry_exponents: GeometrySettings
-    geometry_phases: GeometrySettings
-    geometry_fixed_points: GeometrySettings
-    geometry_distributions: GeometrySettings
-    phases: PhasesSettings
-    softmax_rows: SoftmaxRowsSettings
-    train_lhs: TrainabilitySettings
-    train_grid: TrainabilitySettings
-    train_depth: TrainabilitySettings
-    train_unit: TrainabilitySettings
-    train_edge: TrainabilityEdgeSettings
 
 
 class Config(Block):
@@ -95,87 +76,28 @@ class Config(Block):
         default="translation_ours",
         description="for `snakemake translate`: the table whose best run translates",
     )
-    experiments: Experiments
+    experiments: dict[str, AnyExperiment] = Field(
+        description="one block of settings per table, by its name"
+    )
 
 
-@dataclass(frozen=True)
-class Table:
-    """How a table is made: by a simulation, with theory, if any, in a table of its own.
+def parts(table: str, config: Config | None = None) -> list[str]:
+    """Names of the files of a table without their suffix: the simulation and, if any, theory.
 
-    `theory_reads_simulation`: the theory is evaluated at sums that the simulation measured.
-    `trains`: the simulation is a training, which keeps checkpoints.
-    `closed_form`: what stands for the simulation is itself theory, at settings that nobody
-    simulates.
+    Without a configuration `table` is one of config/config.yaml.
     """
-
-    simulation: str
-    theory: str | None = None
-    theory_reads_simulation: bool = False
-    trains: bool = False
-    closed_form: bool = False
+    kind = type(config.experiments[table]) if config else kind_of(table)
+    return [table, f"{table}_theory"] if kind.THEORY else [table]
 
 
-_FORWARD = Table("propagation", "propagation_theory")
-_REVERSAL = Table("reversal", trains=True)
-_GEOMETRY = Table("geometry", "geometry_theory")
-_TRAINABILITY = Table("trainability", "trainability_theory", trains=True)
-_TRANSLATION = Table("translation", trains=True)
-_JACOBIAN = Table("jacobian", "jacobian_theory", theory_reads_simulation=True)
-
-TABLES: dict[str, Table] = {
-    "moments": _FORWARD,
-    "post_ln_depth": _FORWARD,
-    "pre_ln_depth": _FORWARD,
-    "correlation": _FORWARD,
-    "deep": _FORWARD,
-    "depth_limit": _FORWARD,
-    "norm_density": _FORWARD,
-    "width": _FORWARD,
-    "samplers": _FORWARD,
-    "gradients": Table("gradients", "gradients_theory", theory_reads_simulation=True),
-    "lemma31": _JACOBIAN,
-    "jacobian_sweeps": _JACOBIAN,
-    "jacobian_grid": _JACOBIAN,
-    "jacobian_exact": Table("jacobian_exact"),
-    "balance": Table("balance", "jacobian_theory", theory_reads_simulation=True),
-    "reversal_unscaled": _REVERSAL,
-    "reversal_scaled": _REVERSAL,
-    "reversal_depth_unscaled": _REVERSAL,
-    "reversal_depth_scaled": _REVERSAL,
-    # Trains nothing, but reads the text that lies beside the checkpoints.
-    "translation_init": Table("translation_init", trains=True),
-    "translation_depth": _TRANSLATION,
-    "translation_post_ln_adam": _TRANSLATION,
-    "translation_pre_ln_adam": _TRANSLATION,
-    "translation_rezero": _TRANSLATION,
-    "translation_t_fixup": _TRANSLATION,
-    "translation_post_ln_sgd": _TRANSLATION,
-    "translation_ours": _TRANSLATION,
-    "geometry": _GEOMETRY,
-    "geometry_gradients": _GEOMETRY,
-    "geometry_exponents": _GEOMETRY,
-    "geometry_phases": _GEOMETRY,
-    "geometry_fixed_points": _GEOMETRY,
-    "geometry_distributions": _GEOMETRY,
-    "phases": Table("phases", closed_form=True),
-    "softmax_rows": Table("softmax_rows", "softmax_rows_theory"),
-    "train_lhs": _TRAINABILITY,
-    "train_grid": _TRAINABILITY,
-    "train_depth": _TRAINABILITY,
-    "train_unit": _TRAINABILITY,
-    "train_edge": Table("trainability_edge", "trainability_edge_theory", trains=True),
-}
-
-
-def parts(table: str) -> list[str]:
-    """Names of the files of a table without their suffix: the simulation and, if any, theory."""
-    return [table, f"{table}_theory"] if TABLES[table].theory else [table]
+def kind_of(table: str) -> type[Experiment]:
+    """The kind of experiment that makes a table of config/config.yaml."""
+    return EXPERIMENTS[defaults()["experiments"][table]["experiment"]]
 
 
 def shards(config: Config, table: str) -> int:
     """How many jobs make the simulation of a table: at most one per run of those that train."""
-    runs = getattr(getattr(config.experiments, table), "n_runs", 1)
-    return max(1, min(config.shards, runs))
+    return max(1, min(config.shards, config.experiments[table].n_runs))
 
 
 def check_preset(name: object) -> str:
@@ -189,8 +111,44 @@ def check_preset(name: object) -> str:
 
 def validate(record: dict[str, Any]) -> Config:
     """Check a merged configuration; UserError with one line when it does not fit."""
+    blocks = record.get("experiments")
+    if isinstance(blocks, dict):
+        checked = {str(table): settings_of(str(table), block) for table, block in blocks.items()}
+        record = record | {"experiments": checked}
     config: Config = parse(Config, record)
     return config
+
+
+def settings_of(table: str, record: Any) -> Experiment:
+    """The settings of one table from its block; UserError with one line when it does not fit.
+
+    A block that does not say its kind of experiment has that of the table in config/config.yaml.
+    """
+    where = f"experiments.{table}"
+    known = defaults()["experiments"]
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: {record!r:.80} is not allowed; give `key: value` lines")
+    if "experiment" not in record:
+        if table not in known:
+            raise UserError(
+                f"{where}: unknown table{nearest(table, known)}; "
+                "a table of your own needs `experiment:` with its kind"
+            )
+        record = {"experiment": known[table]["experiment"]} | record
+    kind = record["experiment"]
+    if kind not in EXPERIMENTS:
+        hint = nearest(str(kind), EXPERIMENTS)
+        raise UserError(
+            f"{where}.experiment: {kind!r:.80} is not allowed; use {', '.join(EXPERIMENTS)}{hint}"
+        )
+    settings: Experiment = parse(EXPERIMENTS[kind], record, root=where)
+    return settings
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """config/config.yaml as it stands."""
+    return read_yaml(code_root() / "config" / "config.yaml")
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -248,9 +206,9 @@ def scaled_down(config: Config, tables: list[str]) -> str:
     here, there = config.experiments, _paper().experiments
     places: dict[str, list[str]] = {}  # change -> the blocks in which it is made
     for table in tables:
-        changes = _differences(
-            getattr(here, table).model_dump(), getattr(there, table).model_dump()
-        )
+        if table not in there:
+            continue  # a table of the user's own
+        changes = _differences(here[table].model_dump(), there[table].model_dump())
         for change, place in changes:
             places.setdefault(change, []).append(place)
     return ", ".join(change + _where(blocks) for change, blocks in places.items())

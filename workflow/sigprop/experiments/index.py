@@ -6,13 +6,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sigprop.artifacts.errors import nearest
 from sigprop.artifacts.provenance import code_root
-from sigprop.experiments.config import TABLES, read_yaml
+from sigprop.experiments.config import defaults, read_yaml
 from sigprop.experiments.settings import Block, Preset, parse
 
 
 def _known_table(name: str) -> str:
-    if name not in TABLES:
-        raise ValueError(f"{name!r} is no table; use {', '.join(TABLES)}{nearest(name, TABLES)}")
+    tables = defaults()["experiments"]
+    if name not in tables:
+        raise ValueError(f"{name!r} is not a table; use {', '.join(tables)}{nearest(name, tables)}")
     return name
 
 

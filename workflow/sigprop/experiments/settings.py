@@ -1,6 +1,6 @@
 """What every block of settings obeys, and how a wrong one is reported."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,57 @@ class Block(BaseModel):
     """A block of settings: frozen, unknown keys rejected, numbers finite and never coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+
+class Experiment(Block):
+    """The settings of one table. A kind of experiment is a class derived from this one.
+
+    A table is made by a simulation and, where there is any, has theory in a table of its own. Both
+    are functions `run(settings, context)` of a module in the kind's folder.
+
+    Class attributes:
+        FACTORS: factor column -> dtype; "Int64" and "float64?" may be null.
+        QUANTITIES: value of the `quantity` column -> unit, "1" where it has none.
+        TRAINS: the simulation is a training, which keeps checkpoints.
+        THEORY_READS_SIMULATION: theory is evaluated at sums that the simulation measured.
+        CLOSED_FORM: what stands for the simulation is itself theory.
+        THEORY: there is theory, in a table of its own.
+    """
+
+    experiment: str
+
+    FACTORS: ClassVar[dict[str, str]]
+    QUANTITIES: ClassVar[dict[str, str]]
+    TRAINS: ClassVar[bool] = False
+    THEORY_READS_SIMULATION: ClassVar[bool] = False
+    CLOSED_FORM: ClassVar[bool] = False
+    THEORY: ClassVar[bool] = True
+
+    @property
+    def simulation(self) -> str:
+        """Module that makes the table."""
+        return self._module("theory" if self.CLOSED_FORM else "simulation")
+
+    @property
+    def theory(self) -> str | None:
+        """Module that makes the table of theory; None where there is none."""
+        return self._module("theory") if self.THEORY else None
+
+    @property
+    def design(self) -> str | None:
+        """Module in which theory chooses what is simulated; None where it chooses nothing.
+
+        Its `run(settings)` runs before the simulation, which never imports it.
+        """
+        return None
+
+    @property
+    def n_runs(self) -> int:
+        """Of how many runs the table is made, each of which may be a job of its own."""
+        return 1
+
+    def _module(self, name: str) -> str:
+        return f"{type(self).__module__.rpartition('.')[0]}.{name}"
 
 
 def _path(location: tuple[int | str, ...], model: type[BaseModel], root: str = "") -> str:

@@ -17,7 +17,7 @@ from sigprop.figures import style
 from sigprop.figures.data import Curve, choose, groups, load
 from sigprop.figures.stats import LEVEL, Array
 from sigprop.figures.training import by_layer, by_step
-from sigprop.tasks import bleu
+from sigprop.tasks.translation import bleu
 
 # Tables of the methods, in the order of the figures.
 TITLES = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.claims.ledger import all_claims
-from sigprop.experiments.config import TABLES, Config, Experiments
+from sigprop.experiments.config import Config, defaults, kind_of, settings_of
 from sigprop.experiments.index import Figure
 from sigprop.pages.results import Results, table_of, table_rules
 from sigprop.pages.work import METHOD, Work, work
@@ -92,7 +92,7 @@ class Predictor:
 
     def estimate(self, rule: str, config: Config) -> Estimate:
         """What the job of `rule` takes with the settings of `config`."""
-        wanted = {t: getattr(config.experiments, t) for t in self._tables(rule)}
+        wanted = {t: config.experiments[t] for t in self._tables(rule)}
         runs = self._readable(rule)
         same = [run for run in runs if run.settings == wanted]
         if same:
@@ -149,13 +149,12 @@ class Predictor:
         if table is None:
             return []
         kind = rule.removesuffix(table)
-        made = (TABLES[table].simulation, TABLES[table].theory)
         return [
             name
             for name in self._runs
             if (other := table_of(name)) is not None
             and name == kind + other
-            and (TABLES[other].simulation, TABLES[other].theory) == made
+            and kind_of(other) is kind_of(table)
         ]
 
     def _scaled(self, rule: str, run: _Run, size: Work, reference: Work) -> float:
@@ -200,15 +199,14 @@ class Predictor:
 def _experiment(rule: str) -> str:
     """Name of the experiment that makes the table of a rule; empty for other rules."""
     table = table_of(rule)
-    return TABLES[table].simulation if table else ""
+    return kind_of(table).__name__ if table else ""
 
 
 def _parsed(table: str, block: dict[str, Any]) -> Any:
     """Settings as a sidecar holds them; None where they no longer fit."""
-    settings: Any = Experiments.model_fields[table].annotation
     try:
-        return settings.model_validate(block)
-    except ValueError:
+        return settings_of(table, block)
+    except UserError:
         return None
 
 
@@ -245,10 +243,10 @@ def jobs_of(target: str, figures: Iterable[Figure]) -> list[str]:
         return [*table_rules(tables), "claims"]
     if target == "pages":
         return jobs_of("all", by_id.values())
-    made = table_of(target) or target
-    if made in TABLES:
+    made, tables = table_of(target) or target, defaults()["experiments"]
+    if made in tables:
         return table_rules([made])[: 1 if target.startswith("simulate_") else None]
-    known = [*by_id, *alias, *groups, "claims", "pages", *TABLES]
+    known = [*by_id, *alias, *groups, "claims", "pages", *tables]
     raise UserError(
         f"target: {target!r} is not known{nearest(target, known)}; use a figure, a table, claims, "
         f"{', '.join(groups)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.claims.ledger import all_claims, read_verdicts
-from sigprop.experiments.config import TABLES, parts
+from sigprop.experiments.config import defaults, parts
 from sigprop.experiments.index import Figure
 
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not run")
@@ -128,6 +128,6 @@ def table_rules(tables: list[str]) -> list[str]:
 def table_of(rule: str) -> str | None:
     """The table that `simulate_<table>` or `theory_<table>` makes; None for other rules."""
     for kind in ("simulate_", "theory_"):
-        if rule.startswith(kind) and rule.removeprefix(kind) in TABLES:
+        if rule.startswith(kind) and rule.removeprefix(kind) in defaults()["experiments"]:
             return rule.removeprefix(kind)
     return None

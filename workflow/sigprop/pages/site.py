@@ -260,7 +260,7 @@ class _Site:
         record = self.results.table_sidecar(table)
         block = record.get("settings")
         if block is None:
-            block = getattr(self.config.experiments, table).model_dump(mode="json")
+            block = self.config.experiments[table].model_dump(mode="json")
         return {
             "name": table,
             "rows": f"{record['rows']:,}".replace(",", " ") if "rows" in record else None,

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from sigprop.experiments.geometry_settings import Batch, GeometrySettings
-from sigprop.experiments.gradients_settings import GradientSettings
-from sigprop.experiments.jacobian_exact_settings import ExactSettings
-from sigprop.experiments.jacobian_settings import JacobianSettings
-from sigprop.experiments.phases_settings import Axis, PhasesSettings, Plane
-from sigprop.experiments.propagation_settings import Case, PropagationSettings
-from sigprop.experiments.reversal_settings import ReversalSettings
-from sigprop.experiments.softmax_rows_settings import SoftmaxRowsSettings
-from sigprop.experiments.trainability_edge_settings import TrainabilityEdgeSettings
-from sigprop.experiments.trainability_settings import TrainabilitySettings
-from sigprop.experiments.translation_settings import TranslationInitSettings, TranslationSettings
+from sigprop.experiments.geometry.settings import Batch, GeometrySettings
+from sigprop.experiments.gradients.settings import GradientSettings
+from sigprop.experiments.jacobian.settings import ExactSettings, JacobianSettings
+from sigprop.experiments.phases.settings import Axis, PhasesSettings, Plane
+from sigprop.experiments.propagation.settings import Case, PropagationSettings
+from sigprop.experiments.reversal.settings import ReversalSettings
+from sigprop.experiments.softmax_rows.settings import SoftmaxRowsSettings
+from sigprop.experiments.trainability.settings import TrainabilitySettings
+from sigprop.experiments.translation.settings import TranslationInitSettings, TranslationSettings
 
 METHOD = (
     "Operations are counted from the settings. Forward passes: networks × layers × n² (n + d_F) "
@@ -92,7 +90,7 @@ def _gradients(settings: GradientSettings) -> Work:
 @work.register
 def _jacobian(settings: JacobianSettings) -> Work:
     operations = rows = 0.0
-    for case in settings.cases():
+    for case in settings.cells():
         n, d = case.n_tokens, case.d_model
         layer = n * d**2 + n**2 * d + d**2 * case.d_k
         operations += case.n_networks * float(layer)
@@ -201,22 +199,12 @@ def _trainability(settings: TrainabilitySettings) -> Work:
     training = settings.training
     sequences = _PASSES * training.steps * training.batch_size + settings.test_sequences
     per_layer = n * 6.0 * d**2 + 2.0 * n**2 * d
-    points = _configurations(settings)
+    points = getattr(settings, settings.shape).size
     trained = settings.n_seeds * len(settings.mode) * points
     rows = 5.0 * trained * len(settings.depth)
     together = min(points, settings.ensemble)
     held = float(together * training.batch_size * n * d * max(settings.depth))
     return Work(trained * sum(settings.depth) * sequences * per_layer, rows + held, rows)
-
-
-def _configurations(settings: TrainabilitySettings) -> int:
-    """How many a design has; counted, as choosing them takes seconds."""
-    if isinstance(settings, TrainabilityEdgeSettings):
-        return 2 * settings.edge.n_points
-    if settings.lhs is not None:
-        return settings.lhs.n_points
-    assert settings.grid is not None
-    return len(settings.grid.alpha) * len(settings.grid.sigma_w)
 
 
 @work.register

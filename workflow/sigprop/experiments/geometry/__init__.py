@@ -1,0 +1,1 @@
+"""Token geometry of random networks, forward and backward (Cowsik et al. 2024)."""

@@ -1,0 +1,1 @@
+"""Forward propagation in random encoders: correlation, norm, rank and entropy by layer."""

@@ -1,0 +1,1 @@
+"""Monte Carlo of random softmax rows, beside their exact moments."""

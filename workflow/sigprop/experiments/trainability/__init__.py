@@ -1,0 +1,1 @@
+"""Do the exponents at initialization predict the loss after training?"""

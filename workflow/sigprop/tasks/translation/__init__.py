@@ -1,0 +1,1 @@
+"""Parallel text: archives, corpora, cleaning, subwords, batches and BLEU."""
