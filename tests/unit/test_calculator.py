@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from sigprop import cli
 from sigprop.artifacts.errors import UserError
+from sigprop.cli import main as cli
 from sigprop.cli.exponents import report
 
 SETTING = ["--alpha-attn", "0.5", "--alpha-mlp", "0.5", "--sigma-w", "2.5"]
@@ -124,7 +124,7 @@ def test_as_a_function() -> None:
 
 def test_no_torch_is_imported() -> None:
     program = (
-        "import sys; from sigprop import cli; cli.main(['exponents', *sys.argv[1:]]); "
+        "import sys; from sigprop.cli import main as cli; cli.main(['exponents', *sys.argv[1:]]); "
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, *SETTING], capture_output=True, text=True)

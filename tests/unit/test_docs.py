@@ -12,8 +12,8 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import sigprop
-from sigprop import cli
 from sigprop.claims.ledger import all_claims
+from sigprop.cli import main as cli
 from sigprop.experiments.config import load, merge, parts, read_yaml, validate
 from sigprop.experiments.index import Figure, figures
 from sigprop.experiments.settings import PRESETS, parse

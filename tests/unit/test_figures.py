@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sigprop import cli
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import write_table
+from sigprop.cli import main as cli
 from sigprop.experiments.frames import schema
 from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.figures import data, diagram, scaling, stats, style

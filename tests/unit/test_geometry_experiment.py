@@ -12,6 +12,7 @@ from sigprop.experiments.context import Context, chosen
 from sigprop.experiments.frames import schema
 from sigprop.experiments.geometry import simulation as geometry
 from sigprop.experiments.geometry import theory as geometry_theory
+from sigprop.experiments.geometry.design import start_variances
 from sigprop.experiments.geometry.settings import GeometrySettings
 from sigprop.experiments.settings import parse
 from sigprop.theory.cowsik2024 import Architecture
@@ -175,10 +176,10 @@ def test_stationary_variance_is_the_theorys(mode: str, activation: str) -> None:
         sigma_v=1.3,
         sigma_w2=0.7,
     ).batches()
-    p = geometry.columns_of(batch)
+    p = batch.columns()
     sigmas = (p["sigma_w1"], p["sigma_w2"], p["sigma_a"], p["sigma_v"])
     model = Architecture(p["alpha_attn"], p["alpha_mlp"], *sigmas, activation=activation, mode=mode)
-    np.testing.assert_allclose(geometry.start_variances(batch), collapsed_norm(model), rtol=1e-12)
+    np.testing.assert_allclose(start_variances(batch), collapsed_norm(model), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

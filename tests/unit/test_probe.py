@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sigprop import cli
+from sigprop.cli import main as cli
 from sigprop.cli.probe_report import report, table
 from sigprop.instruments.end_to_end import gradient_norms
 from sigprop.instruments.probe import Probe, named_parts, probe

@@ -233,7 +233,7 @@ def test_the_sweep_is_the_product_of_its_lists_in_a_fixed_order() -> None:
 
 def test_keys_of_cases_are_unique_in_every_table() -> None:
     for preset in PRESETS:
-        for table, block in load(preset).experiments:
+        for table, block in load(preset).experiments.items():
             keys = [case.key for case in block.cases()] if hasattr(block, "cases") else []
             assert len(set(keys)) == len(keys), f"{preset}: {table}"
 
