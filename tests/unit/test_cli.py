@@ -9,9 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sigprop import __version__, cli
+from sigprop import __version__
 from sigprop.artifacts.files import sha256
 from sigprop.claims.ledger import all_claims
+from sigprop.cli import main as cli
 from sigprop.experiments.config import load
 from sigprop.experiments.frames import schema
 from sigprop.experiments.index import figures
