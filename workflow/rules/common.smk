@@ -1,4 +1,4 @@
-"""What all rules share: the checked config, the index, and which sources a rule depends on."""
+"""What all rules share: the checked config, the index, and the digest of the code that a rule runs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, f"{workflow.basedir}/workflow")
 
 from sigprop.artifacts.errors import UserError, nearest
-from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
+from sigprop.artifacts.sources import code_digest, imported, use_checkout
 from sigprop.experiments.config import TABLES, parts, scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
 from sigprop.experiments.config import shards as _shards
@@ -52,6 +52,11 @@ def check_config(record):
 
 
 FIGURES = one_line(_figures)
+
+
+def code_of(*modules, name=None):
+    """For `params:`, so that a rule runs again when its code does something else."""
+    return f"{name or modules[0]}: code {code_digest(*modules)[:16]}"
 
 
 def settings(table):

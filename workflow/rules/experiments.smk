@@ -9,8 +9,6 @@ for name in TABLES:
         rule:
             name:
                 f"part_{name}"
-            input:
-                sources(f"sigprop.experiments.{made.simulation}"),
             output:
                 table=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.parquet",
                 sidecar=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.json",
@@ -28,6 +26,7 @@ for name in TABLES:
                 runtime=720,
                 gpu=1 if on_gpu() else 0,
             params:
+                code=code_of(f"sigprop.experiments.{made.simulation}"),
                 table=name,
                 settings=settings(name),
                 preset=CONFIG.preset,
@@ -45,7 +44,6 @@ for name in TABLES:
         name:
             f"simulate_{name}"
         input:
-            sources=sources(f"sigprop.experiments.{made.simulation}"),
             parts=pieces,
         output:
             table=f"{RESULTS}/data/{name}.parquet",
@@ -63,6 +61,7 @@ for name in TABLES:
             # Two trainings never share a card; profiles say how many cards there are.
             gpu=1 if made.trains and on_gpu() and not pieces else 0,
         params:
+            code=code_of(f"sigprop.experiments.{made.simulation}"),
             table=name,
             settings=settings(name),
             preset=CONFIG.preset,
@@ -87,7 +86,6 @@ for name in TABLES:
             name:
                 f"theory_{name}"
             input:
-                sources=sources(f"sigprop.experiments.{made.theory}"),
                 simulation=(
                     f"{RESULTS}/data/{name}.parquet"
                     if made.theory_reads_simulation
@@ -107,6 +105,7 @@ for name in TABLES:
                 mem_mb=1000,
                 runtime=10,
             params:
+                code=code_of(f"sigprop.experiments.{made.theory}"),
                 table=name,
                 settings=settings(name),
                 preset=CONFIG.preset,
@@ -118,8 +117,6 @@ for name in TABLES:
 
 rule schemes:
     """The scheme records that the models are built from, for the block diagram."""
-    input:
-        sources("sigprop.models.cowsik"),
     output:
         f"{RESULTS}/data/schemes.json",
     log:
@@ -128,5 +125,7 @@ rule schemes:
         f"{RESULTS}/benchmarks/schemes.tsv"
     conda:
         "../../envs/sigprop.yaml"
+    params:
+        code=code_of("sigprop.models.cowsik"),
     shell:
         "python -m sigprop list schemes --output {output:q} 2> {log:q}"

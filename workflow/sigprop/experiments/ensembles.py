@@ -45,7 +45,8 @@ def train_each(
 def _checkpoints(
     index: int, settings: Block, context: Context, module: str
 ) -> "Checkpoints | None":
-    from sigprop.training.checkpoints import Checkpoints, code_digest
+    from sigprop.artifacts.sources import code_digest
+    from sigprop.training.checkpoints import Checkpoints
 
     if context.checkpoints is None:
         return None
