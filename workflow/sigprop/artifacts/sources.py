@@ -130,8 +130,8 @@ class _Code:
                 case ast.Constant(value=str()) | ast.JoinedStr() if not words:
                     self.tokens.append("words")
                     return
-                case ast.AnnAssign(value=ast.expr() as value) if not annotations:
-                    node = ast.Assign(targets=[node.target], value=value)
+                case ast.AnnAssign(value=ast.expr() as start) if not annotations:
+                    node = ast.Assign(targets=[node.target], value=start)
                 case ast.AnnAssign() | ast.arg() if not annotations:
                     left_out += ("annotation",)
                 case ast.ClassDef():
