@@ -54,9 +54,17 @@ def check_config(record):
 FIGURES = one_line(_figures)
 
 
-def code_of(*modules, name=None):
-    """For `params:`, so that a rule runs again when its code does something else."""
-    return f"{name or modules[0]}: code {code_digest(*modules)[:16]}"
+def code_of(source):
+    """Param that changes when a module's code does something else, or what a notebook imports.
+
+    A function, so that only the code of jobs that are planned is read.
+    """
+
+    def digest(wildcards):
+        modules = imported(source) if source.endswith(".ipynb") else [source]
+        return f"{source}: code {code_digest(*modules)[:16]}"
+
+    return digest
 
 
 def settings(table):

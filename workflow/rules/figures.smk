@@ -46,7 +46,7 @@ for figure in FIGURES:
             mem_mb=1000,
             runtime=10,
         params:
-            code=code_of(*imported(figure.notebook), name=figure.notebook),
+            code=code_of(figure.notebook),
             # Not under `log:`, whose contents a failing job prints; kept all the same.
             run=f"{RESULTS}/logs/{figure.id}.ipynb",
             parameters=json.dumps(
