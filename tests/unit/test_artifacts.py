@@ -1,7 +1,6 @@
-"""Files, seeds, sources, provenance and tables."""
+"""Files, seeds, provenance and tables."""
 
 import json
-import os
 import re
 import signal
 import stat
@@ -19,7 +18,6 @@ from sigprop.artifacts.files import atomic_path, sha256, write_json, write_text
 from sigprop.artifacts.progress import progress
 from sigprop.artifacts.provenance import Clock
 from sigprop.artifacts.seeds import stream, torch_seed
-from sigprop.artifacts.sources import notebook_sources, sources
 from sigprop.artifacts.tables import read_sidecar, read_table, tidy_schema, write_table
 
 SCHEMA = tidy_schema({"depth": "int64"}, {"cos_mean": "1"}, name="toy")
@@ -125,47 +123,6 @@ def test_streams_are_uncorrelated() -> None:
     correlation = np.corrcoef(draws)[np.triu_indices(20, 1)]
     # 190 pairs with standard error 1/64 each: 4.5 of them has probability 0.001.
     assert np.abs(correlation).max() < 4.5 / 64
-
-
-# ---------------------------------------------------------------- sources
-
-
-def test_sources_hold_all_that_a_simulation_imports_and_no_theory(checkout: Path) -> None:
-    declared = set(sources("sigprop.experiments.propagation.simulation"))
-    code = (
-        "import sys, sigprop.experiments.propagation.simulation as p\n"
-        "from sigprop.experiments.context import Context\n"
-        "s = p.PropagationSettings.model_validate(dict(scheme='no_ln', activation='relu', "
-        "attention='softmax', n_tokens=2, d_model=4, depth=1, sigma_x=1, rho=0, n_networks=2, "
-        "quantities=['cos_mean']))\n"
-        "p.run(s, Context('t', 0))\n"
-        "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('sigprop.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {os.path.relpath(file, checkout) for file in done.stdout.split()}
-    assert {file for file in loaded if not file.endswith("__init__.py")} <= declared
-    assert "workflow/sigprop/models/block.py" in declared
-    assert not any("/theory/" in file or "/figures/" in file for file in declared)
-
-
-def test_sources_of_the_theory_hold_no_simulation() -> None:
-    declared = sources("sigprop.experiments.propagation.theory")
-    assert "workflow/sigprop/theory/noci2022.py" in declared
-    assert not any("/instruments/" in f or "block.py" in f or "samplers" in f for f in declared)
-
-
-def test_sources_of_a_notebook_are_what_its_cells_import() -> None:
-    declared = notebook_sources("notebooks/noci2022/fig09.ipynb")
-    assert {"workflow/sigprop/figures/style.py", "workflow/sigprop/figures/data.py"} <= set(
-        declared
-    )
-    assert "workflow/sigprop/figures/scaling.py" not in declared
-    assert not any("/claims/" in file or "/experiments/" in file for file in declared)
-
-
-def test_an_unknown_module_has_no_sources() -> None:
-    with pytest.raises(ValueError, match=r"sigprop\.nothing is no module"):
-        sources("sigprop.nothing")
 
 
 # ---------------------------------------------------------------- provenance

@@ -15,7 +15,7 @@ import tiny_run
 import torch
 
 from sigprop.artifacts.errors import UserError
-from sigprop.training.checkpoints import Checkpoints, code_digest, differences
+from sigprop.training.checkpoints import Checkpoints, differences
 from sigprop.training.loop import Run
 
 CODE = Path(__file__).resolve().parents[3] / "workflow"
@@ -223,12 +223,6 @@ def test_differences_name_nested_settings() -> None:
         "training.steps was 3, now 4",
         "training.tau was null, now 8.5",
     ]
-
-
-def test_code_digest_follows_the_sources() -> None:
-    one = code_digest("sigprop.training.loop")
-    assert one == code_digest("sigprop.training.loop")
-    assert one != code_digest("sigprop.training.schedules")
 
 
 def test_best_weights_are_kept(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ import nbformat
 import pytest
 
 from sigprop.artifacts.files import sha256
-from sigprop.artifacts.sources import sources
+from sigprop.artifacts.sources import closure, imported
 from sigprop.experiments.config import load
 from sigprop.experiments.index import figures
+from sigprop.experiments.settings import Experiment
 
 TABLES = load("smoke").experiments
 
 pytestmark = pytest.mark.slow
 
 FIGURES = figures()
-STYLE = "workflow/sigprop/figures/style.py"
 DATA = Path("results/smoke/data")
 
 
@@ -30,23 +30,25 @@ def drawn_from(tables: set[str]) -> set[str]:
     return {figure.id for figure in FIGURES if tables & {*figure.tables}}
 
 
-def tables_whose(part: str, file: str) -> set[str]:
-    """Tables whose simulation or theory is computed by code in `file`."""
-    modules = {table: getattr(made, part) for table, made in TABLES.items()}
-    return {
-        table
-        for table, module in modules.items()
-        if module and f"workflow/sigprop/{file}" in sources(module)
-    }
+def modules(made: Experiment, kind: str) -> list[str]:
+    """Modules that make the simulation or the theory of a table."""
+    names = (made.simulation, made.design) if kind == "simulation" else (made.theory,)
+    return [name for name in names if name]
 
 
-def reruns_after_an_edit_of(file: str) -> tuple[set[str], set[str]]:
-    """Tables that are simulated again, and all jobs: theory that reads those tables follows."""
-    simulated = tables_whose("simulation", file)
-    follow = {table for table in simulated if TABLES[table].THEORY_READS_SIMULATION}
-    theory = tables_whose("theory", file) | follow
-    jobs = {f"simulate_{table}" for table in simulated} | {f"theory_{table}" for table in theory}
-    return simulated, jobs | drawn_from(simulated | theory) | {"claims", "pages"}
+def running(module: str) -> set[str]:
+    """Jobs that run code of `module`, and all that follow from them."""
+
+    def tables(kind: str) -> set[str]:
+        made_by = {t: modules(made, kind) for t, made in TABLES.items()}
+        return {t for t, own in made_by.items() if own and module in closure(*own)}
+
+    simulated = tables("simulation")
+    theory = tables("theory") | {t for t in simulated if TABLES[t].THEORY_READS_SIMULATION}
+    made = {f"simulate_{table}" for table in simulated} | {f"theory_{table}" for table in theory}
+    drawn = {figure.id for figure in FIGURES if module in closure(*imported(figure.notebook))}
+    decided = {"claims"} if made or module in closure("sigprop.claims.ledger") else set()
+    return made | drawn | drawn_from(simulated | theory) | decided | {"pages"}
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -57,47 +59,55 @@ def leftovers(folder: Path) -> list[Path]:
 # ---------------------------------------------------------------- what reruns
 
 
-def test_new_dates_rerun_nothing(tree) -> None:
+WORDS = [  # a comment, a docstring, a message, a layout, a description
+    ("workflow/sigprop/models/schemes.py", "\nNORMS", "\n# In order.\nNORMS"),
+    ("workflow/sigprop/theory/noci2022.py", '"""', '"""Edited. '),
+    ("workflow/sigprop/experiments/settings.py", "missing; it has", "absent; it has"),
+    ("workflow/sigprop/artifacts/tables.py", "SOURCES = (", "SOURCES = (\n    "),
+    ("workflow/sigprop/experiments/propagation/settings.py", "alpha at depth 1", "at depth 1"),
+]
+CONSTANT = ("workflow/sigprop/theory/noci2022.py", "(d_in + d_out) / 2.0", "(d_in + d_out) / 2.5")
+OPERATOR = ("workflow/sigprop/models/block.py", "else x + alpha * y", "else x - alpha * y")
+COLOUR = ("workflow/sigprop/figures/style.py", '"viridis_r"', '"magma_r"')
+NOTEBOOK = ("notebooks/noci2022/fig09.ipynb", "# Figure 9", "# Figure nine")
+SETTING = ("config/presets/smoke.yaml", "50], n_networks: 8", "50], n_networks: 9")
+OF_DEEP = {"simulate_deep", "theory_deep", "claims", "pages"} | drawn_from({"deep"})
+
+
+@pytest.fixture(scope="module")
+def edited(built, tmp_path_factory: pytest.TempPathFactory):
+    """A copy of the built tree for dry runs, with files put back after each."""
+    return built.copy(tmp_path_factory.mktemp("edited") / "tree")
+
+
+@pytest.mark.parametrize(
+    ("edits", "jobs", "among", "not_among"),
+    [
+        (WORDS, set(), set(), set()),
+        ([CONSTANT], "theory.noci2022", {"theory_deep", "fig09", "claims"}, {"simulate_deep"}),
+        ([OPERATOR], "models.block", {"simulate_deep", "fig09", "claims"}, {"theory_moments"}),
+        ([COLOUR], "figures.style", {*drawn_from({*TABLES})}, {"simulate_deep", "theory_deep"}),
+        ([NOTEBOOK], {"fig09", "pages"}, set(), set()),
+        ([SETTING], OF_DEEP, set(), set()),
+    ],
+    ids=["words and dates", "a constant", "an operator", "a colour", "a notebook", "a setting"],
+)
+def test_what_an_edit_reruns(
+    edited, edits: list[tuple[str, str, str]], jobs: str | set[str], among: set, not_among: set
+) -> None:
+    kept = {file: (edited.root / file).read_text(encoding="utf-8") for file, _, _ in edits}
     for folder in ("config", "workflow", "notebooks", "profiles"):
-        for file in (tree.root / folder).rglob("*"):
+        for file in (edited.root / folder).rglob("*"):
             os.utime(file)
-    os.utime(tree.root / "Snakefile")
-    assert tree.jobs() == set()
-
-
-def test_an_edit_of_the_theory_reruns_theory_but_no_simulation(tree) -> None:
-    tree.edit("workflow/sigprop/theory/noci2022.py", '"""', '"""Edited. ')
-    simulations, jobs = reruns_after_an_edit_of("theory/noci2022.py")
-    # Theory's numbers that a simulation starts from: the temperature that balances gradients, the
-    # norm that equal tokens keep. What stands in a simulation's place may itself be theory.
-    starts = {"balance"} | {t for t, m in TABLES.items() if m.design}
-    assert simulations <= starts | {t for t, m in TABLES.items() if m.CLOSED_FORM}
-    assert {"theory_moments", "theory_deep"} <= jobs
-    assert tree.jobs() == jobs
-
-
-def test_an_edit_of_the_model_reruns_simulations_but_no_theory(tree) -> None:
-    tree.edit("workflow/sigprop/models/block.py", '"""', '"""Edited. ')
-    simulations, jobs = reruns_after_an_edit_of("models/block.py")
-    assert {"moments", "deep"} <= simulations and "theory_moments" not in jobs
-    assert tree.jobs() == jobs
-
-
-def test_an_edit_of_one_notebook_reruns_that_figure(tree) -> None:
-    tree.edit("notebooks/noci2022/fig09.ipynb", "# Figure 9", "# Figure nine")
-    assert tree.jobs() == {"fig09", "pages"}
-
-
-def test_an_edit_of_the_look_reruns_figures_and_pages_only(tree) -> None:
-    tree.edit(STYLE, '"""', '"""Edited. ')
-    claims = {"claims"} if STYLE in sources("sigprop.claims.ledger") else set()
-    assert tree.jobs() == {figure.id for figure in FIGURES} | claims | {"pages"}
-
-
-def test_one_setting_reruns_its_tables_their_figures_and_the_claims(tree) -> None:
-    (tree.root / "mine.yaml").write_text("experiments: {deep: {n_networks: 9}}\n")
-    expected = {"simulate_deep", "theory_deep", "claims", "pages"} | drawn_from({"deep"})
-    assert tree.jobs("--configfile", "mine.yaml") == expected
+    for edit in edits:
+        edited.edit(*edit)
+    try:
+        found = edited.jobs()
+    finally:
+        for file, text in kept.items():
+            (edited.root / file).write_text(text, encoding="utf-8")
+    assert found == (running(f"sigprop.{jobs}") if isinstance(jobs, str) else jobs)
+    assert among <= found and not not_among & found
 
 
 # ---------------------------------------------------------------- failure and damage

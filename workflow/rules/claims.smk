@@ -15,7 +15,6 @@ rule claims:
             for table in CLAIM_TABLES
             for part in parts(table)
         ],
-        sources=sources("sigprop.claims.ledger"),
     output:
         json=f"{RESULTS}/claims/claims.json",
         markdown=f"{RESULTS}/claims/claims.md",
@@ -30,6 +29,7 @@ rule claims:
         mem_mb=2000,
         runtime=10,
     params:
+        code=code_of("sigprop.claims.ledger"),
         preset=CONFIG.preset,
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",

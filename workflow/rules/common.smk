@@ -1,4 +1,4 @@
-"""What all rules share: the checked config, the index, and which sources a rule depends on."""
+"""What all rules share: the checked config, the index, and the digest of the code that a rule runs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, f"{workflow.basedir}/workflow")
 
 from sigprop.artifacts.errors import UserError, nearest
-from sigprop.artifacts.sources import notebook_sources, sources, use_checkout
+from sigprop.artifacts.sources import code_digest, imported, use_checkout
 from sigprop.experiments.config import parts as _parts
 from sigprop.experiments.config import scaled_down
 from sigprop.experiments.config import check_preset as _check_preset
@@ -53,6 +53,23 @@ def check_config(record):
 
 
 FIGURES = one_line(_figures)
+
+
+def code_of(*sources):
+    """Param that changes when the code of modules does something else, or what a notebook imports.
+
+    A function, so that only the code of jobs that are planned is read.
+    """
+
+    def digest(wildcards):
+        modules = [
+            module
+            for source in filter(None, sources)
+            for module in (imported(source) if source.endswith(".ipynb") else [source])
+        ]
+        return f"{sources[0]}: code {code_digest(*modules)[:16]}"
+
+    return digest
 
 
 def settings(table):

@@ -8,8 +8,6 @@ for name, made in CONFIG.experiments.items():
         rule:
             name:
                 f"part_{name}"
-            input:
-                sources(*filter(None, (made.simulation, made.design))),
             output:
                 table=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.parquet",
                 sidecar=f"{RESULTS}/data/parts/{name}/{{i}}-of-{len(pieces)}.json",
@@ -27,6 +25,7 @@ for name, made in CONFIG.experiments.items():
                 runtime=720,
                 gpu=1 if on_gpu() else 0,
             params:
+                code=code_of(made.simulation, made.design),
                 table=name,
                 settings=settings(name),
                 preset=CONFIG.preset,
@@ -44,7 +43,6 @@ for name, made in CONFIG.experiments.items():
         name:
             f"simulate_{name}"
         input:
-            sources=sources(*filter(None, (made.simulation, made.design))),
             parts=pieces,
         output:
             table=f"{RESULTS}/data/{name}.parquet",
@@ -62,6 +60,7 @@ for name, made in CONFIG.experiments.items():
             # Two trainings never share a card; profiles say how many cards there are.
             gpu=1 if made.TRAINS and on_gpu() and not pieces else 0,
         params:
+            code=code_of(made.simulation, made.design),
             table=name,
             settings=settings(name),
             preset=CONFIG.preset,
@@ -86,7 +85,6 @@ for name, made in CONFIG.experiments.items():
             name:
                 f"theory_{name}"
             input:
-                sources=sources(made.theory),
                 simulation=(
                     f"{RESULTS}/data/{name}.parquet"
                     if made.THEORY_READS_SIMULATION
@@ -106,6 +104,7 @@ for name, made in CONFIG.experiments.items():
                 mem_mb=1000,
                 runtime=10,
             params:
+                code=code_of(made.theory),
                 table=name,
                 settings=settings(name),
                 preset=CONFIG.preset,
@@ -117,8 +116,6 @@ for name, made in CONFIG.experiments.items():
 
 rule schemes:
     """The scheme records that the models are built from, for the block diagram."""
-    input:
-        sources("sigprop.models.cowsik"),
     output:
         f"{RESULTS}/data/schemes.json",
     log:
@@ -127,5 +124,7 @@ rule schemes:
         f"{RESULTS}/benchmarks/schemes.tsv"
     conda:
         "../../envs/sigprop.yaml"
+    params:
+        code=code_of("sigprop.models.cowsik"),
     shell:
         "python -m sigprop list schemes --output {output:q} 2> {log:q}"

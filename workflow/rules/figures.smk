@@ -25,7 +25,6 @@ for figure in FIGURES:
         input:
             notebook=figure.notebook,
             tables=list(tables_of(figure).values()),
-            sources=notebook_sources(figure.notebook),
         output:
             pdf=in_report(f"{RESULTS}/figures/{figure.id}.pdf", figure),
             png=in_report(f"{RESULTS}/figures/{figure.id}.png", figure),
@@ -47,6 +46,7 @@ for figure in FIGURES:
             mem_mb=1000,
             runtime=10,
         params:
+            code=code_of(figure.notebook),
             # Not under `log:`, whose contents a failing job prints; kept all the same.
             run=f"{RESULTS}/logs/{figure.id}.ipynb",
             parameters=json.dumps(

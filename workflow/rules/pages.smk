@@ -16,7 +16,6 @@ rule pages:
         claims=f"{RESULTS}/claims/claims.json",
         notebooks=[figure.notebook for figure in FIGURES],
         index="config/figures.yaml",
-        sources=sources("sigprop.pages.commands"),
         templates=[
             os.path.relpath(path)
             for path in sorted(
@@ -37,6 +36,7 @@ rule pages:
         mem_mb=1000,
         runtime=5,
     params:
+        code=code_of("sigprop.pages.commands"),
         preset=CONFIG.preset,
         results=lambda wildcards, output: str(Path(output.index).parent),
         rules=lambda wildcards: json.dumps(declared(workflow.rules), sort_keys=True),

@@ -10,7 +10,6 @@ rule translate:
     """Translate `sentences` with the best run of `table`; not part of `all`."""
     input:
         unpack(to_translate),
-        sources=sources("sigprop.cli.translate"),
     output:
         f"{RESULTS}/translations/{TRANSLATED}.txt",
     log:
@@ -23,6 +22,8 @@ rule translate:
     resources:
         mem_mb=2000,
         runtime=60,
+    params:
+        code=code_of("sigprop.cli.translate"),
     shell:
         "python -m sigprop translate {input.model:q} {input.sentences:q} --threads {threads}"
         " --output {output:q} 2> {log:q}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from sigprop.experiments.context import Context
-from sigprop.experiments.settings import Block
+from sigprop.experiments.settings import Experiment
 
 if TYPE_CHECKING:
     from sigprop.training.checkpoints import Checkpoints
@@ -18,7 +18,7 @@ Train = Callable[[Ensemble, "Checkpoints | None", str], "History"]
 def train_each(
     ensembles: Sequence[Ensemble],
     train: "Train[Ensemble]",
-    settings: Block,
+    settings: Experiment,
     context: Context,
     module: str,
 ) -> Iterator[tuple[Ensemble, "History"]]:
@@ -43,14 +43,15 @@ def train_each(
 
 
 def _checkpoints(
-    index: int, settings: Block, context: Context, module: str
+    index: int, settings: Experiment, context: Context, module: str
 ) -> "Checkpoints | None":
-    from sigprop.training.checkpoints import Checkpoints, code_digest
+    from sigprop.artifacts.sources import code_digest
+    from sigprop.training.checkpoints import Checkpoints
 
     if context.checkpoints is None:
         return None
     record = settings.model_dump(mode="json")
     record |= {"table": context.table, "seed": context.seed, "device": context.device}
     return Checkpoints(
-        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(module)
+        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(*filter(None, (module, settings.design)))
     )

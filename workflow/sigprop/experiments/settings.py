@@ -1,6 +1,6 @@
 """What every block of settings obeys, and how a wrong one is reported."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -111,8 +111,8 @@ def _block_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def explain(error: ValidationError, model: type[BaseModel], root: str = "") -> str:
-    """One line for the first thing wrong: key path, value, what is allowed, nearest key."""
+def _refuse(error: ValidationError, model: type[BaseModel], root: str) -> NoReturn:
+    """UserError for the first thing wrong: key path, value, what is allowed, nearest key."""
     details = error.errors(include_url=False)
     # Where a setting may be a number or a word, the word's complaint says most.
     first = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
@@ -123,20 +123,22 @@ def explain(error: ValidationError, model: type[BaseModel], root: str = "") -> s
         shown = shown[:77] + "..."
     if first["type"] == "extra_forbidden":
         known = _fields_at(model, location[:-1])
-        return (
+        raise UserError(
             f"{where}: unknown key{nearest(str(location[-1]), known)}; allowed: {', '.join(known)}"
         )
     if first["type"] == "missing":
-        return f"{where}: missing; it has no default, so give it a value"
+        raise UserError(f"{where}: missing; it has no default, so give it a value")
     if first["type"] == "value_error":
-        return f"{where}: {context['error']}"
+        raise UserError(f"{where}: {context['error']}")
     if first["type"] == "literal_error":
         allowed = str(context["expected"])
         words = [word.strip("'") for word in allowed.replace(" or ", ", ").split(", ")]
-        return f"{where}: {shown} is not allowed; use {allowed}{nearest(str(value), words)}"
+        hint = nearest(str(value), words)
+        raise UserError(f"{where}: {shown} is not allowed; use {allowed}{hint}")
     rest = [d["msg"] for d in details[1:] if d["loc"][: len(location) - 1] == location[:-1]]
     messages = [text[0].lower() + text[1:] for text in (first["msg"], *rest)]
-    return f"{where}: {shown} is not allowed; {' or '.join(dict.fromkeys(messages[:2]))}"
+    wanted = " or ".join(dict.fromkeys(messages[:2]))
+    raise UserError(f"{where}: {shown} is not allowed; {wanted}")
 
 
 def parse(model: type[Any], record: Any, root: str = "") -> Any:
@@ -144,7 +146,7 @@ def parse(model: type[Any], record: Any, root: str = "") -> Any:
     try:
         return model.model_validate(record)
     except ValidationError as error:
-        raise UserError(explain(error, model, root)) from error
+        _refuse(error, model, root)
 
 
 PRESETS = ("smoke", "laptop", "paper")

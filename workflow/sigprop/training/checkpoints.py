@@ -15,20 +15,10 @@ from typing import Any
 import torch
 
 from sigprop.artifacts.errors import UserError
-from sigprop.artifacts.files import atomic_path, sha256
-from sigprop.artifacts.provenance import code_root
-from sigprop.artifacts.sources import sources
+from sigprop.artifacts.files import atomic_path
 from sigprop.training.log import say
 
 KEPT = 2
-
-
-def code_digest(*modules: str) -> str:
-    """sha256 over the source files of `modules` and of all they import inside the package."""
-    digest = hashlib.sha256()
-    for file in sources(*modules):
-        digest.update(f"{file} {sha256(code_root() / file)}\n".encode())
-    return digest.hexdigest()
 
 
 class Checkpoints:
@@ -38,7 +28,7 @@ class Checkpoints:
         folder: made if need be; several runs may share it under different names.
         name: of the run, without `/`.
         settings: everything besides the code that decides the result, JSON types.
-        code: digest of the code, see `code_digest`.
+        code: digest of the code, see `sigprop.artifacts.sources.code_digest`.
 
     Raises UserError, before any training, when the folder cannot be written.
     """

@@ -8,11 +8,9 @@ that decide the result, so equal data are prepared once and anything else gets a
 
 import hashlib
 import importlib.metadata
-import inspect
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,17 +25,10 @@ import numpy as np
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256, write_json
 from sigprop.artifacts.progress import progress
+from sigprop.artifacts.sources import code_digest
 from sigprop.experiments.translation.settings import TranslationDataSettings
 from sigprop.experiments.translation.sources import locate, stem_of
-from sigprop.tasks.translation import (
-    archives,
-    bleu,
-    corpora,
-    homeassistant,
-    pairs,
-    subwords,
-    text,
-)
+from sigprop.tasks.translation import bleu, corpora, subwords, text
 from sigprop.tasks.translation.archives import CorpusError
 from sigprop.tasks.translation.bleu import Bleu
 from sigprop.tasks.translation.corpora import VALID_EVERY, Corpus
@@ -49,7 +39,6 @@ from sigprop.tasks.translation.text import LengthRule, Pair
 SPLITS = ("train", "valid", "test")
 RECORD = "record.json"
 LIBRARIES = ("sacremoses", "subword-nmt")
-_CODE: tuple[ModuleType, ...] = (archives, corpora, homeassistant, pairs, subwords, text)
 _STALE_S = 24 * 3600.0  # a temporary folder this old belongs to a writer that was killed
 
 
@@ -111,10 +100,7 @@ def _digest(settings: TranslationDataSettings, inputs: dict[str, Any]) -> str:
         ),  # where a file lies does not matter, what is in it does
         "inputs": [record["sha256"] for record in inputs.values()],
         "roles": [settings.valid_path is not None, settings.test_path is not None],
-        "code": [
-            hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
-            for module in (*_CODE, sys.modules[__name__])
-        ],
+        "code": code_digest(__name__),
         "libraries": _versions(),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:12]

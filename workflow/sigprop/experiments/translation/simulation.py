@@ -71,8 +71,9 @@ def corpora_of(folder: Path) -> Path:
 def _run(
     ones: list[One], settings: TranslationSettings, context: Context, folder: Path
 ) -> pd.DataFrame:
+    from sigprop.artifacts.sources import code_digest
     from sigprop.experiments.translation.model import prepared
-    from sigprop.training.checkpoints import Checkpoints, code_digest
+    from sigprop.training.checkpoints import Checkpoints
 
     data = prepared(settings, settings.cache or corpora_of(folder))
     code = code_digest(__name__)
