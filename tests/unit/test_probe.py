@@ -725,10 +725,12 @@ def test_the_command_writes_every_number_and_prints_the_page(
     cli.main(["probe", f"{mine}:build", "--gradients", "--attention", "-o", str(output)])
     found = made(mine)
     assert capsys.readouterr().out == report(found) + "\n"
-    read = pd.read_parquet if suffix == ".parquet" else pd.read_csv
-    got = read(output, **({} if suffix == ".parquet" else {"keep_default_na": True}))
+    if suffix == ".csv":  # pandas' usual parser rounds a last digit now and then
+        got = pd.read_csv(output, float_precision="round_trip")
+    else:
+        got = pd.read_parquet(output)
     got = got.fillna({"part": ""}).astype({"sequence": "Int64"})
-    pd.testing.assert_frame_equal(got, table(found), check_dtype=False)
+    pd.testing.assert_frame_equal(got, table(found), check_dtype=False, check_exact=True)
     assert [path.name for path in output.parent.iterdir()] == [output.name]
     sizes = got.groupby("quantity").size()
     assert sizes["cos_mean"] == sizes["grad_x"] == 5 * 3 and sizes["jacobian_q"] == 4 * 3
