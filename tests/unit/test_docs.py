@@ -160,7 +160,7 @@ def test_sigprop_commands_parse(page: str) -> None:
             assert getattr(arguments, "table", "moments") in TABLES, words
             assert set(getattr(arguments, "claim", [])) <= set(all_claims()), words
         if getattr(arguments, "settings", None):
-            block = getattr(load("laptop").experiments, arguments.table)
+            block = load("laptop").experiments[arguments.table]
             parse(type(block), json.loads(arguments.settings))
 
 

@@ -428,7 +428,7 @@ def _unit_slope(block: Block, delta: float, h: float = 1e-5) -> float:
     return float((up - down) / (2.0 * h))
 
 
-# The calculator
+# Reports of one setting
 
 
 @dataclass(frozen=True)
