@@ -62,12 +62,10 @@ def code_of(*sources):
     """
 
     def digest(wildcards):
-        modules = [
-            module
-            for source in filter(None, sources)
-            for module in (imported(source) if source.endswith(".ipynb") else [source])
-        ]
-        return f"{sources[0]}: code {code_digest(*modules)[:16]}"
+        names = []
+        for source in filter(None, sources):
+            names += imported(source) if source.endswith(".ipynb") else [source]
+        return f"{sources[0]}: code {code_digest(*names)[:16]}"
 
     return digest
 
