@@ -515,7 +515,7 @@ def test_the_work_of_a_block_grows_with_its_preset() -> None:
     blocks = [load(preset).experiments for preset in PRESETS]
     for table in TABLES:
         settings = [getattr(block, table) for block in blocks]
-        # A method may be left out at a preset; that is no work.
+        # A method may be left out at a preset; that is not work.
         sizes = [work(one) for one in settings if getattr(one, "n_seeds", 1)]
         for one in sizes:
             assert one is not None and one.operations > 0 and one.rows > 0, table

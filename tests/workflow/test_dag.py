@@ -100,7 +100,7 @@ def refusal(tree, *arguments: str) -> str:
 
 def test_a_misspelt_target_names_the_nearest(clean) -> None:
     line = refusal(clean, "figg09")
-    assert line.startswith("sigprop: 'figg09' is no target; did you mean 'fig09'?")
+    assert line.startswith("sigprop: 'figg09' is not a target; did you mean 'fig09'?")
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def refusal(tree, *config: str) -> str:
         (b"", ["sentences=my.de"], "my.de: holds no sentence"),
         (b"gut\n\xff\n", ["sentences=my.de"], "my.de, line 2: not UTF-8"),
         (b"gut\n\ngut\n", ["sentences=my.de"], "my.de, line 2: is empty"),
-        (b"gut\n", ["sentences=my.de", "table=fig01"], "table: 'fig01' is no table of translation"),
-        (b"gut\n", ["sentences=my.de", "table=moments"], "table: 'moments' is no table of transl"),
+        (b"gut\n", ["sentences=my.de", "table=fig01"], "table: 'fig01' is not a table of transl"),
+        (b"gut\n", ["sentences=my.de", "table=moments"], "table: 'moments' is not a table of tra"),
         (
             *(b"gut\n", ["sentences=my.de", "table=translation_our"]),
             "did you mean 'translation_ours'?",

@@ -135,6 +135,6 @@ def suggest(wildcards):
     """Input function of the rule for names that no other rule knows."""
     known = [rule.name for rule in workflow.rules if rule.name != "unknown_target"]
     raise SystemExit(
-        f"sigprop: {wildcards.unknown!r} is no target{nearest(wildcards.unknown, known)}; "
+        f"sigprop: {wildcards.unknown!r} is not a target{nearest(wildcards.unknown, known)}; "
         "`snakemake --list` shows all"
     )

@@ -223,7 +223,7 @@ def _as_json(
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON knows it: no numpy scalars, null for what is no number."""
+    """`value` as JSON knows it: no numpy scalars, null for what is not a number."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

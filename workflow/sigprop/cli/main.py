@@ -225,7 +225,7 @@ def _device(name: str, threads: int) -> str:
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device: {name!r} is not allowed; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: 'cuda' is not to be had here; use auto or cpu")
+        raise UserError("device: 'cuda' is not available here; use auto or cpu")
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 

@@ -106,7 +106,7 @@ def requested(config: "Config") -> tuple[str, Path]:
     tables = [name for name, each in config.experiments.items() if each.experiment == "translation"]
     if config.table not in tables:
         raise UserError(
-            f"table: {config.table!r} is no table of translation runs; use one of "
+            f"table: {config.table!r} is not a table of translation runs; use one of "
             f"{', '.join(tables)}{nearest(config.table, tables)}"
         )
     if config.experiments[config.table].n_runs == 0:

@@ -24,8 +24,8 @@ def train_each(
 ) -> Iterator[tuple[Ensemble, "History"]]:
     """Train one ensemble after another, those of this part; each with what was measured.
 
-    With `context.checkpoints` a killed run goes on where it was: an ensemble that is done is read,
-    not trained. The checkpoints are removed once all are.
+    With `context.checkpoints` a killed run resumes where it stopped: an ensemble that is done is
+    read, not trained. The checkpoints are removed once all are.
 
     Args:
         module: name of the experiment's module; checkpoints of other code are not used.
@@ -53,5 +53,8 @@ def _checkpoints(
     record = settings.model_dump(mode="json")
     record |= {"table": context.table, "seed": context.seed, "device": context.device}
     return Checkpoints(
-        context.checkpoints, f"{context.table}-{index:03d}", record, code_digest(*filter(None, (module, settings.design)))
+        context.checkpoints,
+        f"{context.table}-{index:03d}",
+        record,
+        code_digest(*filter(None, (module, settings.design))),
     )

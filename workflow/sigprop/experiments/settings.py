@@ -84,7 +84,7 @@ def _path(location: tuple[int | str, ...], model: type[BaseModel], root: str = "
             # Anything else is pydantic's own tag of a member of a union.
             text += f".{part}" if text else part
             found = block.model_fields.get(part)
-            # What is no field is a name that the user gave, a key of a mapping to such blocks.
+            # What is not a field is a name that the user gave, a key of a mapping to such blocks.
             block = _block_in(found.annotation) if found else block
     return text
 

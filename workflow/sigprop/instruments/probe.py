@@ -80,7 +80,7 @@ def probe(
         readout: CPU generator that draws R; asks for the gradients of the random read-out.
         attention: measure the `nn.MultiheadAttention` in the blocks too: the Jacobian of its
             output, biases and masks included, without dropout. O(n^3) operations per head.
-        mask: boolean (B, n), False where a token is padding: it enters no number.
+        mask: boolean (B, n), False where a token is padding, which counts nowhere.
         batch_first: True for a stream (B, n, d), False for (n, B, d); None asks the blocks'
             `nn.MultiheadAttention`, and without any takes True. (n, d) is one sequence.
         training: run in training mode, with dropout.

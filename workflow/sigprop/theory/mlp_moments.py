@@ -34,7 +34,7 @@ Z_MAX = 8.5
 # Two-dimensional grids above this are slow and never needed (critical sigma_w is of order 2).
 SIGMA_MAX = 50.0
 SIGMA_MAX_AT_ONE = 1e4
-# Below this sigma^4, which enters the exponents, is no normal number of float64.
+# Below this sigma^4, which enters the exponents, is not a normal number of float64.
 SIGMA_MIN = 1e-70
 # Allowed difference between steps of 1.5 and 1 times SPACING, relative to the larger of V2, D2.
 _CONVERGED = 1e-6

@@ -34,8 +34,8 @@ def run(settings: ReversalSettings, context: Context) -> pd.DataFrame:
     `steps_to_solve` is the first look at which the accuracy on the test batch reached `solved_at`;
     where that never happened it is the number of updates, and `solved` is 0 (censored).
 
-    With `context.checkpoints` a killed run goes on where it was. The checkpoints are removed once
-    all is trained.
+    With `context.checkpoints` a killed run resumes where it stopped. The checkpoints are removed
+    once all is trained.
 
     Raises:
         FloatingPointError: a loss is not finite; the message says where and what to do.

@@ -139,7 +139,7 @@ class Edge(Hypercube):
 
 
 class Schedule(Training):
-    """How the networks of a design train; a network whose loss is no number is left behind."""
+    """How the networks of a design train; a network whose loss is not a number is left behind."""
 
     milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
         default=[0.4, 0.8], description="of steps: fractions of the run at which lr falls"

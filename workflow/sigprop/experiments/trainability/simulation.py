@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 def run(settings: TrainabilitySettings, context: Context) -> pd.DataFrame:
     """Train every configuration of the design; one row per configuration, seed and quantity.
 
-    A network whose loss is no longer a number stops there and is recorded with
-    `DIVERGED_LOSS`; the others of its ensemble go on. With
-    `context.checkpoints` a killed run goes on where it was. The checkpoints are removed once all
-    is trained.
+    A network whose loss is no longer a number stops there and is recorded with `DIVERGED_LOSS`; the
+    others of its ensemble continue. With `context.checkpoints` a killed run resumes where it
+    stopped. The checkpoints are removed once all is trained.
 
     Raises:
         UserError: checkpoints of other settings, or that cannot be written.

@@ -46,9 +46,10 @@ class One:
 def run(settings: TranslationSettings, context: Context) -> pd.DataFrame:
     """Train every depth and seed; one row per run, quantity, step and layer.
 
-    A run whose loss stops being a number ends there, with `diverged` 1, and the others go on. With
-    `context.checkpoints` a killed run goes on where it was; once all are trained their checkpoints
-    are removed but for the best of each, `<name>-<digest>.best.pt`, for `sigprop translate`.
+    A run whose loss stops being a number ends there, with `diverged` 1, and the others continue.
+    With `context.checkpoints` a killed run resumes where it stopped; once all are trained their
+    checkpoints are removed but for the best of each, `<name>-<digest>.best.pt`, for
+    `sigprop translate`.
 
     Raises:
         UserError: text that cannot be prepared; checkpoints of other settings, or that cannot be
