@@ -1,14 +1,17 @@
 """Run one parameterized notebook: executed copy and HTML on success, a readable log on failure."""
 
+import atexit
+import importlib.util
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.provenance import Clock
-from sigprop.artifacts.tables import read_sidecar
+from sigprop.artifacts.sidecars import read_sidecar
 
 # Cell and notebook metadata that change from run to run and say nothing about the result.
 _VOLATILE = ("papermill", "execution", "widgets")
@@ -34,8 +37,7 @@ def execute(
     Raises:
         UserError: a cell failed; the message names the cell, the error and the kept log.
     """
-    # An environment's own kernel, not one of the same name in the user's home.
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    _isolate()
     import papermill
     import zmq
     from papermill.exceptions import PapermillExecutionError
@@ -51,6 +53,7 @@ def execute(
             log,
             parameters=parameters,
             kernel_name="python3",
+            language="python",
             cwd=".",
             progress_bar=False,
             log_output=False,
@@ -83,6 +86,21 @@ def execute(
             "provenance": clock.record(),
         },
     )
+
+
+def _isolate() -> None:
+    """Keep the user's own settings out of the kernel: a figure depends on the repository alone."""
+    # An environment's own kernel, not one of the same name in the user's home.
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    # No profile and no startup files of IPython.
+    home = tempfile.TemporaryDirectory(prefix="sigprop-")
+    atexit.register(home.cleanup)
+    os.environ["IPYTHONDIR"] = home.name
+    # Matplotlib's own defaults; `figures.style.use` sets the rest.
+    found = importlib.util.find_spec("matplotlib")
+    if found and found.origin:
+        os.environ["MATPLOTLIBRC"] = str(Path(found.origin).parent / "mpl-data" / "matplotlibrc")
+    os.environ.pop("MPLBACKEND", None)
 
 
 def _discard(paths: list[str]) -> None:

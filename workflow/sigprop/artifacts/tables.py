@@ -1,6 +1,5 @@
 """Tidy tables: one value a row, parquet on disk, checked on write and on read."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,9 @@ import pandera.pandas as pa
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import atomic_path, sha256, write_json
+from sigprop.artifacts.sidecars import command_for, read_sidecar, sidecar_path
+
+__all__ = ["read_sidecar", "read_table", "tidy_schema", "write_table"]
 
 SOURCES = ("simulation", "theory")
 
@@ -78,11 +80,6 @@ def write_table(
     )
 
 
-def sidecar_path(path: str | Path) -> Path:
-    """`data/moments.parquet` -> `data/moments.json`."""
-    return Path(path).with_suffix(".json")
-
-
 def read_table(path: str | Path, schema: pa.DataFrameSchema | None = None) -> pd.DataFrame:
     """Read a table and check it.
 
@@ -91,31 +88,10 @@ def read_table(path: str | Path, schema: pa.DataFrameSchema | None = None) -> pd
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path}: no such table; build it with `{_snakemake(path)}`")
+        raise UserError(f"{path}: no such table; build it with `{command_for(path)}`")
     try:
         table = pd.read_parquet(path, engine="pyarrow")
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: unreadable or truncated parquet; rebuild it with `{_snakemake(path)} --force`"
-        ) from error
+        remedy = f"rebuild it with `{command_for(path)} --force`"
+        raise UserError(f"{path}: unreadable or truncated parquet; {remedy}") from error
     return table if schema is None else _check(table, schema, path)
-
-
-def read_sidecar(path: str | Path) -> dict[str, Any]:
-    """The sidecar of the table at `path`; UserError when absent or not JSON."""
-    where = sidecar_path(path)
-    try:
-        record: dict[str, Any] = json.loads(where.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{where}: unreadable sidecar; rebuild it with `{_snakemake(path)} --force`"
-        ) from error
-    return record
-
-
-def _snakemake(path: str | Path) -> str:
-    """The command that makes the table, run from the checkout, with the preset it belongs to."""
-    last = Path(path).parts[-4:]
-    if last[:1] != ("results",):
-        return f"snakemake {path} --cores all"
-    return f"snakemake {Path(*last)} --cores all --config preset={last[1]}"

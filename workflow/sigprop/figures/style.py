@@ -60,7 +60,8 @@ def scheme_colours(names: Iterable[str]) -> dict[str, Any]:
 
 
 def use() -> None:
-    """Set the look; call once at the top of a notebook."""
+    """Set the look, whatever the user's own settings; call once at the top of a notebook."""
+    matplotlib.rcdefaults()
     sns.set_theme(context="paper", style="ticks", palette=PALETTE, font_scale=0.95)
     plt.rcParams.update(
         {
