@@ -105,7 +105,7 @@ def test_golden_weight_scale_of_orthogonal_tokens(alpha, sigma_w):
     """rho* > 0 just below this sigma_w, and 0 just above; n = inf."""
     _, rho = stable_rho(tied(alpha, alpha, [sigma_w - 2e-3, sigma_w + 2e-3], n_tokens=np.inf))
     assert 1e-5 < rho[0] < 0.01
-    assert_allclose(rho[1], 0.0, atol=1e-9)
+    assert_allclose(rho[1], 0.0, atol=1e-6)  # rounding over alpha^2 and the distance 2e-3
 
 
 def test_golden_gradient_at_the_simplex():
@@ -175,8 +175,8 @@ def test_gradient_modes_at_collapse(**values):
 @given(activation=st.sampled_from(["relu", "linear"]), **SETTINGS)
 def test_relu_and_linear_have_no_chaotic_phase(activation, **values):
     a = Architecture(**values, activation=activation)
-    assert lambda_a(a) <= 1e-15
-    assert_allclose(lambda_g(a), 0.0, atol=1e-14)
+    assert lambda_a(a) <= 1e-13
+    assert_allclose(lambda_g(a), 0.0, atol=1e-13)
     assert np.isnan(critical_sigma_w(a, missing="nan"))
     assert np.isnan(critical_alpha(a)[0])
 
@@ -194,7 +194,7 @@ def test_a_phase_diagram_is_quick():
 def test_independent_of_logit_scale_and_tokens():
     a = tied(0.5, 0.5, 2.5, sigma_a=[0.5, 1.0, 4.0], n_tokens=np.array([[8.0], [32.0], [np.inf]]))
     assert lambda_a(a).shape == (3, 3)
-    assert np.ptp(lambda_a(a)) == np.ptp(lambda_g(a)) == 0.0
+    assert max(np.ptp(lambda_a(a)), np.ptp(lambda_g(a))) < 1e-14
 
 
 def test_attention_only():
