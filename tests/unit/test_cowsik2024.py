@@ -238,7 +238,7 @@ def test_many_tokens_limit():
     assert_allclose(attention_map(a, 1.0, 0.3)[0][2], 0.64 * 1.0 + 0.36 * 0.3, rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     alpha=st.floats(0.0, 0.99),
     beta=st.floats(0.0, 1.0),

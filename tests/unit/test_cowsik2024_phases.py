@@ -116,7 +116,7 @@ def test_golden_gradient_at_the_simplex():
 # ---------------------------------------------------------------- exponents
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_angle_exponent_is_the_slope_of_the_map(**values):
     """One block from the collapsed norm multiplies a small 1 - rho by e^lambda_a."""
@@ -138,7 +138,7 @@ def test_angle_factor_is_a_finite_difference_off_the_fixed_point(mode, attention
     assert_allclose((1 - after_p / after_q) / h, angle_factor(a, q), rtol=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_identity_and_poincare(**values):
     """lambda_g - lambda_a = log(1 + s / (c_A q*)) >= 0, and lambda_g >= 0 for tanh.
@@ -158,7 +158,7 @@ def test_identity_and_poincare(**values):
     assert gap >= 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_gradient_modes_at_collapse(**values):
     """Eigenvalues of the backward matrix: e^lambda_g (coherent) and e^lambda_a (difference)."""
@@ -171,7 +171,7 @@ def test_gradient_modes_at_collapse(**values):
     assert_allclose(np.log(spectral_radius(b)), lambda_g(a), atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(activation=st.sampled_from(["relu", "linear"]), **SETTINGS)
 def test_relu_and_linear_have_no_chaotic_phase(activation, **values):
     a = Architecture(**values, activation=activation)
@@ -276,7 +276,7 @@ def test_lambda_a_changes_sign_on_the_critical_line(mode, activation):
         assert (at(1.01 * root) > 0.0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     alpha_attn=st.floats(0.05, 0.9),
     ratio=st.floats(0.4, 2.5),

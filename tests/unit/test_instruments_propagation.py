@@ -100,7 +100,7 @@ def test_rho_ratio() -> None:
     assert float(ratio) == pytest.approx(float(one["cos_mean"]), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(2, 7),
     d=st.integers(1, 6),
@@ -128,7 +128,7 @@ def test_ranges_and_invariances(n: int, d: int, seed: int, shift: float, scale: 
         torch.testing.assert_close(b[quantity] / scale**2, a[quantity], rtol=1e-8, atol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 6))
 def test_cosine_ignores_token_norms_and_extremes_are_reached(seed: int, n: int) -> None:
     x = draw(1, n, 4, seed=seed)

@@ -256,7 +256,7 @@ def test_depth_to_reach_inverts_the_closed_form():
     st.sampled_from(["none", "post", "pre"]),
     st.sampled_from(["linear", "relu"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rho_stays_in_range_and_never_falls_with_depth(n, position, alpha, norm, activation):
     rho_0 = min(-1 / (n - 1) + position * n / (n - 1), 1.0)
     closed = theory.one_minus_rho_at_layer(np.arange(30), n, rho_0, alpha)

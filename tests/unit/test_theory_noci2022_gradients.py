@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -359,7 +359,6 @@ def test_reference_input_gradient_of_gaussian_tokens():
     sigma_x=st.floats(0.01, 10.0),
     position=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
 )
-@settings(deadline=None)
 def test_queries_fall_and_values_rise_with_rho(n, d, sigma_x, position):
     low = -1 / (n - 1)
     rho = np.minimum(low + np.sort(position) * (1 - low), 1.0)
