@@ -7,12 +7,17 @@ CORES ?= all
 PRESET ?=
 ARGS ?=
 TORCH_INDEX ?=
+KERNELS ?= default
+
+# Unit tests whose numbers move first when another processor rounds otherwise.
+NUMERIC = block instruments_propagation jacobian probe seq2seq theory_noci2022 \
+	theory_noci2022_gradients trained
 
 # The environment's commands first on PATH, and nobody else's packages.
 ACTIVATE = PATH="$$(cd '$(VENV)/bin' && pwd):$$PATH"; PYTHONPATH=; PYTHONHOME=; \
 	export PATH PYTHONPATH PYTHONHOME;
 
-.PHONY: all quick test check env lock clean help
+.PHONY: all quick test test-kernels check env lock clean help
 
 all: env ## rebuild every figure, table, notebook, claim and page
 	@$(ACTIVATE) preset='$(PRESET)'; \
@@ -23,6 +28,17 @@ quick: env ## the same in minutes: the smallest sizes, for a first look
 
 test: check ## all checks, then all tests
 	@$(ACTIVATE) OMP_NUM_THREADS=1 pytest -n 2
+
+test-kernels: env ## numerical unit tests with the kernels of another processor (KERNELS)
+	@case '$(KERNELS)' in default) core=Prescott ;; avx2) core=Haswell ;; \
+		avx512) core=SkylakeX ;; \
+		*) echo "KERNELS: '$(KERNELS)' is unknown; use default, avx2 or avx512" >&2; exit 1 ;; \
+	esac; \
+	case '$(KERNELS)' in avx*) grep -qs '$(KERNELS)' /proc/cpuinfo || { \
+		echo "KERNELS: this processor does not name $(KERNELS) in /proc/cpuinfo;" \
+			"use KERNELS=default" >&2; exit 1; } ;; esac; \
+	$(ACTIVATE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY='$(KERNELS)' OPENBLAS_CORETYPE=$$core \
+		pytest -n 2 -m 'not slow' $(NUMERIC:%=tests/unit/test_%.py)
 
 check: env ## the checks alone: style, types, imports, workflow and notebook hygiene
 	@$(ACTIVATE) \
@@ -61,6 +77,6 @@ clean: ## remove .venv and the tools' caches; results/ and .snakemake/ stay
 		-exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s  %s\n", $$1, $$2}' Makefile
 	@echo "Variables: CORES=4  PRESET=paper  PYTHON=/path/to/python3.11  VENV=DIR" \
-		"TORCH_INDEX=URL  ARGS='fig03 -n' (for snakemake)"
+		"TORCH_INDEX=URL  KERNELS=avx2  ARGS='fig03 -n' (for snakemake)"

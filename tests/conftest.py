@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import settings
 
 from sigprop.experiments.frames import schema
 from sigprop.experiments.propagation.settings import PropagationSettings
@@ -23,6 +24,10 @@ try:
     from xdist.scheduler import LoadScopeScheduling
 except ImportError:  # no pytest-xdist: everything runs in one process anyway
     LoadScopeScheduling = None
+
+# The same examples everywhere, however slow the machine: a failure is one of the code.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 _SNAKEMAKE = Path(sys.executable).with_name("snakemake")

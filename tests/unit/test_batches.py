@@ -51,7 +51,7 @@ def test_a_batch_moves_whole() -> None:
 # ---------------------------------------------------------------- an epoch
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 120), st.integers(30, 400), st.integers(0, 9), st.booleans())
 def test_every_pair_once_and_within_the_budget(
     n: int, budget: int, seed: int, shuffle: bool

@@ -222,8 +222,8 @@ def test_maps_are_their_formulas():
 
 def test_no_branches_is_the_identity():
     a = tied(0.0, 0.0, 2.0)
-    assert_allclose(block_map(a, 1.3, 0.4), (1.3, 0.4), rtol=1e-14)
-    assert_allclose(backward_matrix(a, 1.3, 0.4), np.eye(2), atol=1e-14)
+    assert_allclose(block_map(a, 1.3, 0.4), (1.3, 0.4), rtol=1e-13)
+    assert_allclose(backward_matrix(a, 1.3, 0.4), np.eye(2), atol=1e-13)
 
 
 def test_many_tokens_limit():
@@ -238,7 +238,7 @@ def test_many_tokens_limit():
     assert_allclose(attention_map(a, 1.0, 0.3)[0][2], 0.64 * 1.0 + 0.36 * 0.3, rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     alpha=st.floats(0.0, 0.99),
     beta=st.floats(0.0, 1.0),
@@ -395,4 +395,4 @@ def test_block_prepares_once():
     block = Block(tied([0.3, 0.5], 0.5, 2.0))
     assert block.terms is block.terms
     q, delta = block.step(np.ones(2), np.full(2, 0.5))
-    assert_allclose((q, q * (1 - delta)), block_map(block.architecture, 1.0, 0.5), rtol=1e-14)
+    assert_allclose((q, q * (1 - delta)), block_map(block.architecture, 1.0, 0.5), rtol=1e-13)

@@ -105,7 +105,7 @@ def test_golden_weight_scale_of_orthogonal_tokens(alpha, sigma_w):
     """rho* > 0 just below this sigma_w, and 0 just above; n = inf."""
     _, rho = stable_rho(tied(alpha, alpha, [sigma_w - 2e-3, sigma_w + 2e-3], n_tokens=np.inf))
     assert 1e-5 < rho[0] < 0.01
-    assert_allclose(rho[1], 0.0, atol=1e-9)
+    assert_allclose(rho[1], 0.0, atol=1e-6)  # rounding over alpha^2 and the distance 2e-3
 
 
 def test_golden_gradient_at_the_simplex():
@@ -116,7 +116,7 @@ def test_golden_gradient_at_the_simplex():
 # ---------------------------------------------------------------- exponents
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_angle_exponent_is_the_slope_of_the_map(**values):
     """One block from the collapsed norm multiplies a small 1 - rho by e^lambda_a."""
@@ -138,7 +138,7 @@ def test_angle_factor_is_a_finite_difference_off_the_fixed_point(mode, attention
     assert_allclose((1 - after_p / after_q) / h, angle_factor(a, q), rtol=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_identity_and_poincare(**values):
     """lambda_g - lambda_a = log(1 + s / (c_A q*)) >= 0, and lambda_g >= 0 for tanh.
@@ -158,7 +158,7 @@ def test_identity_and_poincare(**values):
     assert gap >= 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**SETTINGS)
 def test_gradient_modes_at_collapse(**values):
     """Eigenvalues of the backward matrix: e^lambda_g (coherent) and e^lambda_a (difference)."""
@@ -171,12 +171,12 @@ def test_gradient_modes_at_collapse(**values):
     assert_allclose(np.log(spectral_radius(b)), lambda_g(a), atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(activation=st.sampled_from(["relu", "linear"]), **SETTINGS)
 def test_relu_and_linear_have_no_chaotic_phase(activation, **values):
     a = Architecture(**values, activation=activation)
-    assert lambda_a(a) <= 1e-15
-    assert_allclose(lambda_g(a), 0.0, atol=1e-14)
+    assert lambda_a(a) <= 1e-13
+    assert_allclose(lambda_g(a), 0.0, atol=1e-13)
     assert np.isnan(critical_sigma_w(a, missing="nan"))
     assert np.isnan(critical_alpha(a)[0])
 
@@ -194,7 +194,7 @@ def test_a_phase_diagram_is_quick():
 def test_independent_of_logit_scale_and_tokens():
     a = tied(0.5, 0.5, 2.5, sigma_a=[0.5, 1.0, 4.0], n_tokens=np.array([[8.0], [32.0], [np.inf]]))
     assert lambda_a(a).shape == (3, 3)
-    assert np.ptp(lambda_a(a)) == np.ptp(lambda_g(a)) == 0.0
+    assert max(np.ptp(lambda_a(a)), np.ptp(lambda_g(a))) < 1e-14
 
 
 def test_attention_only():
@@ -276,7 +276,7 @@ def test_lambda_a_changes_sign_on_the_critical_line(mode, activation):
         assert (at(1.01 * root) > 0.0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     alpha_attn=st.floats(0.05, 0.9),
     ratio=st.floats(0.4, 2.5),

@@ -121,7 +121,7 @@ seeds = st.integers(0, 10**6)
 
 
 @given(name=names, seed=seeds, lengths=batches, search=searches, tau=st.sampled_from([None, 4.0]))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 def test_beam_search_is_the_unbatched_search_without_cache(
     name: str, seed: int, lengths: list[int], search: Search, tau: float | None
 ) -> None:
@@ -133,7 +133,7 @@ def test_beam_search_is_the_unbatched_search_without_cache(
 
 
 @given(name=names, seed=seeds, lengths=batches, search=searches)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 def test_greedy_search_is_the_unbatched_one_and_a_beam_of_one(
     name: str, seed: int, lengths: list[int], search: Search
 ) -> None:
@@ -149,7 +149,7 @@ def test_greedy_search_is_the_unbatched_one_and_a_beam_of_one(
 
 
 @given(seed=seeds, beam=st.integers(1, 4), steps=st.integers(1, 20), data=st.data())
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10)
 def test_the_cache_gives_what_a_pass_over_the_whole_path_gives(
     seed: int, beam: int, steps: int, data: st.DataObject
 ) -> None:
@@ -185,7 +185,7 @@ def test_the_cache_gives_what_a_pass_over_the_whole_path_gives(
     n_symbols=st.sampled_from([3, 10, BLOCK, BLOCK + 1, 3 * BLOCK, 200]),
     k=st.integers(1, 12),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_best_continuations_are_those_of_a_full_sort(
     seed: int, beam: int, n_symbols: int, k: int
 ) -> None:

@@ -173,7 +173,7 @@ def test_commands_are_found_in_blocks_and_in_running_text() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_make_targets_exist(page: str) -> None:
     makefile = text_of("Makefile")
-    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
     variables = set(re.findall(r"^(\w+) \?=", makefile, re.MULTILINE))
     shown = re.findall(r"`(make(?: [^`\n]*)?)`", prose(text_of(page)))
     shown += [

@@ -66,7 +66,7 @@ def test_entropy_equals_naive_loops() -> None:
 
 def test_entropy_bounds() -> None:
     uniform = torch.full((1, 2, 6, 6), 1 / 6, dtype=torch.float64)
-    assert float(attention_entropy(uniform)) == pytest.approx(math.log(6), rel=1e-14)
+    assert float(attention_entropy(uniform)) == pytest.approx(math.log(6), rel=1e-13)
     assert float(attention_entropy(torch.eye(6)[None, None])) == 0.0
 
 
@@ -100,7 +100,7 @@ def test_rho_ratio() -> None:
     assert float(ratio) == pytest.approx(float(one["cos_mean"]), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(2, 7),
     d=st.integers(1, 6),
@@ -128,14 +128,14 @@ def test_ranges_and_invariances(n: int, d: int, seed: int, shift: float, scale: 
         torch.testing.assert_close(b[quantity] / scale**2, a[quantity], rtol=1e-8, atol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 6))
 def test_cosine_ignores_token_norms_and_extremes_are_reached(seed: int, n: int) -> None:
     x = draw(1, n, 4, seed=seed)
     factors = draw(1, n, 1, seed=seed + 1).exp()
     torch.testing.assert_close(measure(factors * x)["cos_mean"], measure(x)["cos_mean"])
     equal = measure(factors * x[:, :1].expand(1, n, 4))
-    assert float(equal["cos_mean"]) == pytest.approx(1.0, abs=1e-14)
+    assert float(equal["cos_mean"]) == pytest.approx(1.0, abs=1e-13)
     simplex = torch.eye(n, dtype=torch.float64)[None] - 1 / n
     assert float(measure(simplex)["cos_mean"]) == pytest.approx(-1 / (n - 1), abs=1e-13)
 

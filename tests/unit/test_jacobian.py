@@ -121,7 +121,7 @@ def test_golden_case() -> None:
     assert all(z.shape == () and z.dtype == torch.float64 for z in norms.values())
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(2, 11), min_size=4, max_size=4, unique=True),
     tau=st.sampled_from([0.5, 1.0, 2.5, 8.5]),

@@ -26,7 +26,7 @@ from sigprop.models.schemes import (
     ],
 )
 def test_strength_as_a_function_of_depth(strength: Strength, depth: int, value: float) -> None:
-    assert strength.at(depth) == pytest.approx(value, rel=1e-15)
+    assert strength.at(depth) == pytest.approx(value, rel=1e-14)
 
 
 @pytest.mark.parametrize(

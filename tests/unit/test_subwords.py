@@ -63,7 +63,7 @@ def test_an_unknown_subword_model_is_refused(codes: str) -> None:
 _WORD = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(_WORD, min_size=1, max_size=8), min_size=1, max_size=6))
 def test_round_trip_of_any_text(sentences: list[list[str]]) -> None:
     """Words that end in the mark itself are the one exception, which Moses text never holds."""

@@ -82,4 +82,4 @@ def digest(done: Run) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Path(sys.argv[2]).write_text(digest(run(sys.argv[1], pause=0.02)), encoding="utf-8")
+    Path(sys.argv[2]).write_text(digest(run(sys.argv[1], pause=0.05)), encoding="utf-8")

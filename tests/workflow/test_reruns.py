@@ -189,7 +189,7 @@ def start(tree, rule: str) -> subprocess.Popen[str]:
         # A shell's background jobs are born deaf to Ctrl-C, and would pass that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not log.exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
@@ -224,7 +224,7 @@ def test_after_a_polite_stop_there_is_no_lock_and_no_half_file(tree, who: str) -
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 1
+    assert process.wait(timeout=600) == 1
     assert not list((tree.root / ".snakemake/locks").glob("*"))
     assert not leftovers(tree.root / DATA)
     # SIGTERM lets the job that runs come to its end; Ctrl-C reaches the job as well.
