@@ -29,12 +29,8 @@ CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.14")
 MODULES = ("venv", "ensurepip", "zlib", "_ssl", "_ctypes")
 ROOT = Path(__file__).resolve().parent.parent
 DISK_FULL = (
-    "disk full: 3 GB are needed with the CPU build of torch, 7 GB with a CUDA build; make room, or "
+    "disk full: 3 GB are needed with the CPU build of torch, 8 GB with a CUDA build; make room, or "
     "point VENV or TMPDIR to a larger disk"
-)
-NO_INDEX = (
-    "no connection to a package index, or it lacks a file for this platform and Python (use 3.11 "
-    "to 3.13); envs/README.md has the settings for proxies, mirrors and folders of wheels"
 )
 
 
@@ -124,7 +120,8 @@ def open_log(venv):
 def run(log, text, *command):
     """Run one step with its output in the log; exit with the reason if it fails."""
     venv = Path(log.name).parent
-    env = dict(os.environ, PIP_USER="0", PIP_REQUIRE_HASHES="0", PIP_PROGRESS_BAR="off")
+    env = dict(os.environ, PIP_USER="0", PIP_REQUIRE_HASHES="0")
+    env.update(PIP_PROGRESS_BAR="off", PIP_DISABLE_PIP_VERSION_CHECK="1")
     for name in ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_QUIET"):
         env.pop(name, None)
     env.setdefault("PIP_RETRIES", "2")  # pip's 5 take minutes when there is no network
@@ -153,12 +150,18 @@ def explain(said, code):
         return DISK_FULL
     trouble = "connection|timeout|timed out|could not fetch|http error|incomplete|no matching dist"
     if re.search(trouble, tail, re.IGNORECASE):
-        return f"{NO_INDEX}; pip's last line is: {lines[-1]}"
+        return (
+            "no connection to a package index, or it lacks a file for this platform or Python (3.11 "
+            "to 3.13 are safe); envs/README.md has the settings for proxies, mirrors and folders "
+            f"of wheels; pip's last line is: {lines[-1]}"
+        )
     return f"this step ended with code {code}, its last lines are\n{tail}\n"
 
 
-def create(log, venv):
+def create(log, venv, reason):
     """Make the environment anew; whatever the folder holds besides the log is removed."""
+    if (venv / "bin").exists():
+        print(f"rebuilding {os.path.relpath(venv)}: {reason}", flush=True)
     for path in venv.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -172,26 +175,18 @@ def create(log, venv):
     write_stamp(venv, place=place(venv))
 
 
-def set_up(venv, torch_index, version):
-    """Do what is left to do, which may be nothing."""
-    if what_to_do(venv, torch_index, version) is None:
-        return
-    log = open_log(venv)
-    reason = what_to_do(venv, torch_index, version)
-    if reason is None:  # the setup we waited for did it
-        return
-    known_index = read_stamp(venv).get("torch_index", "")
-    index = torch_index or known_index
+def bring_up_to_date(log, venv, reason, torch_index):
+    """Rebuild the environment if there is a reason to, then let pip add what it lacks."""
+    old_index = read_stamp(venv).get("torch_index", "")
+    index = torch_index or old_index
     if reason:
-        if (venv / "bin").exists():
-            print(f"rebuilding {os.path.relpath(venv)}: {reason}", flush=True)
-        create(log, venv)
-        known_index = index
-    write_stamp(venv, inputs="", torch_index=known_index)
+        create(log, venv, reason)
+        old_index = index  # there is no torch to replace
+    write_stamp(venv, inputs="", torch_index=old_index)
     pip = (venv / "bin" / "python", "-u", "-m", "pip")
     lock = ("--require-hashes", "-r", "envs/requirements.txt")
     run(log, "installing the locked packages", *pip, "install", *lock)
-    if index != known_index:  # pip would keep the build that is there
+    if index != old_index:  # pip would keep the build that is there
         run(log, "removing the installed torch", *pip, "uninstall", "--yes", "torch")
     source = ("--index-url", index) if index else ()
     run(log, "installing torch", *pip, "install", "-r", "envs/torch.txt", *source)
@@ -204,11 +199,20 @@ def set_up(venv, torch_index, version):
     write_stamp(venv, inputs=inputs(), torch_index=index)
 
 
+def set_up(venv, torch_index, version):
+    """Do what is left to do, which may be nothing."""
+    if what_to_do(venv, torch_index, version) is None:
+        return
+    with open_log(venv) as log:
+        reason = what_to_do(venv, torch_index, version)
+        if reason is not None:  # else the setup we waited for has done it
+            bring_up_to_date(log, venv, reason, torch_index)
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--venv", default=ROOT / ".venv", help="default: .venv")
-    index = os.environ.get("TORCH_INDEX", "")
-    parser.add_argument("--torch-index", default=index, help="package index to take torch from")
+    parser.add_argument("--torch-index", default="", help="package index to take torch from")
     parser.add_argument("--same-python", action="store_true", help="rebuild if made with another")
     args = parser.parse_args(argv)
     for number in (signal.SIGINT, signal.SIGTERM):  # a background job ignores SIGINT otherwise
@@ -218,7 +222,8 @@ def main(argv):
         version = "%d.%d" % sys.version_info[:2] if args.same_python else ""
         set_up(Path(args.venv).resolve(), args.torch_index, version)
     except KeyboardInterrupt:
-        sys.exit("setup: interrupted; run it again to continue")
+        print("setup: interrupted; run it again to continue", file=sys.stderr)
+        sys.exit(130)
     except OSError as error:
         sys.exit(f"setup: {error}")
 
