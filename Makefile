@@ -37,7 +37,7 @@ test-kernels: env ## numerical unit tests with the kernels of another processor 
 	case '$(KERNELS)' in avx*) grep -qs '$(KERNELS)' /proc/cpuinfo || { \
 		echo "KERNELS: this processor does not name $(KERNELS) in /proc/cpuinfo;" \
 			"use KERNELS=default" >&2; exit 1; } ;; esac; \
-	$(ACTIVATE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY='$(KERNELS)' OPENBLAS_CORETYPE=$$core \
+	$(ACTIVATE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY='$(KERNELS)' OPENBLAS_CORETYPE=$${OPENBLAS_CORETYPE:-$$core} \
 		pytest -n 2 -m 'not slow' $(NUMERIC:%=tests/unit/test_%.py)
 
 check: env ## the checks alone: style, types, imports, workflow and notebook hygiene
