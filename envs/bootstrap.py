@@ -151,9 +151,9 @@ def explain(said, code):
     trouble = "connection|timeout|timed out|could not fetch|http error|incomplete|no matching dist"
     if re.search(trouble, tail, re.IGNORECASE):
         return (
-            "no connection to a package index, or it lacks a file for this platform or Python (3.11 "
-            "to 3.13 are safe); envs/README.md has the settings for proxies, mirrors and folders "
-            f"of wheels; pip's last line is: {lines[-1]}"
+            "no connection to a package index, or it lacks a file for this platform or Python (use "
+            "3.11 to 3.13); envs/README.md has the settings for proxies, mirrors and folders of "
+            f"wheels; pip's last line is: {lines[-1]}"
         )
     return f"this step ended with code {code}, its last lines are\n{tail}\n"
 
