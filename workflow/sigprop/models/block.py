@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sigprop.models.schemes import ACTIVATIONS, Activation, Branch, Family, Scheme, check_name
+from sigprop.models.schemes import (
+    ACTIVATIONS,
+    Activation,
+    Branch,
+    Family,
+    Scheme,
+    SubLayer,
+    check_name,
+)
 
 Attention = Literal["softmax", "uniform"]
 ATTENTIONS: tuple[Attention, ...] = ("softmax", "uniform")
@@ -88,20 +96,37 @@ def block(
     check_name("attention", attention, ATTENTIONS)
     check_name("activation", activation, ACTIVATIONS)
     probabilities: Tensor | None = None
+
+    def attention_branch(z: Tensor) -> Tensor:
+        nonlocal probabilities
+        y, probabilities = attend(z, project, scheme.tau, n_heads, attention, mask, keep_attention)
+        return y
+
+    branches: dict[Branch, Callable[[Tensor], Tensor]] = {
+        "attention": attention_branch,
+        "feed_forward": lambda z: feed_forward(z, project, d_ff or z.shape[-1], activation),
+    }
     for sublayer in scheme.sublayers:
-        z = norm(x, sublayer.branch) if sublayer.norm_before else x
-        if sublayer.branch == "attention":
-            y, probabilities = attend(
-                z, project, scheme.tau, n_heads, attention, mask, keep_attention
-            )
-        else:
-            y = feed_forward(z, project, d_ff or x.shape[-1], activation)
         alpha = strengths[sublayer.branch] if strengths else sublayer.strength.at(depth)
-        if sublayer.skip == "variance_preserving":
-            x = variance_preserving_skip(alpha) * x
-        x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
-        x = norm(x, sublayer.branch) if sublayer.norm_after else x
+        x = residual(
+            x, branches[sublayer.branch], sublayer, alpha, lambda z, b=sublayer.branch: norm(z, b)
+        )
     return BlockOutput(x, probabilities)
+
+
+def residual(
+    x: Tensor,
+    branch: Callable[[Tensor], Tensor],
+    sublayer: SubLayer,
+    alpha: float | Tensor,
+    norm: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """X <- norm_after(s X + alpha branch(norm_before(X))): the rule of every sub-layer."""
+    y = branch(norm(x) if sublayer.norm_before else x)
+    if sublayer.skip == "variance_preserving":
+        x = variance_preserving_skip(alpha) * x
+    x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
+    return norm(x) if sublayer.norm_after else x
 
 
 def variance_preserving_skip(alpha: float | Tensor) -> float | Tensor:
@@ -159,7 +184,7 @@ def attend(
         probabilities = a.unsqueeze(-3).expand(*a.shape[:-2], n_heads, *a.shape[-2:])
     else:
         q, k, v = project(x, {"q": d, "k": d, "v": d})
-        q, k, v = (_split_heads(y, n_heads) for y in (q, k, v))  # (..., h, n, d_h)
+        q, k, v = (split_heads(y, n_heads) for y in (q, k, v))  # (..., h, n, d_h)
         # d_k is the model's, not q.shape[-1]: a sampler may return fewer columns with the same
         # q k^T (see LawSampler).
         logits = (tau / math.sqrt(d // n_heads) * q) @ k.mT  # (..., h, n, n)
@@ -168,7 +193,7 @@ def attend(
         elif mask is not None:
             logits = logits + mask.unsqueeze(-3)
         probabilities = logits.softmax(dim=-1)
-        s = _merge_heads(probabilities @ v)  # (..., n, d)
+        s = merge_heads(probabilities @ v)  # (..., n, d)
 
     if n_heads > 1:
         (s,) = project(s, {"o": d})
@@ -198,11 +223,11 @@ def _uniform(x: Tensor, mask: Tensor | None) -> Tensor:
     return seen / seen.sum(dim=-1, keepdim=True)
 
 
-def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """(..., n, h * d_h) -> (..., h, n, d_h): head i is the i-th block of columns."""
     return x.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
 
 
-def _merge_heads(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
     """(..., h, n, d_h) -> (..., n, h * d_h)."""
     return x.transpose(-3, -2).flatten(-2)

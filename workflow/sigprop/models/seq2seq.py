@@ -3,17 +3,16 @@
     encoder block    self-attention, feed-forward
     decoder block    causal self-attention, cross-attention, feed-forward
 
-Each is a residual sub-layer that obeys the scheme, X <- norm_after(s X + alpha F(norm_before(X))),
-with L the depth of its own stack in alpha(L); cross-attention is placed and scaled like
-self-attention. As in `models.trained` there are no biases but those after a normalization, and
-weights of all layers of a stack are one parameter per family. One network per module: there is no
-member axis.
+Each is a `models.block.residual` that obeys the scheme, with L the depth of its own stack in
+alpha(L); cross-attention is placed and scaled like self-attention. As in `models.trained` there are
+no biases but those after a normalization, and weights of all layers of a stack are one parameter
+per family. One network per module: there is no member axis.
 
     A = softmax( tau / sqrt(d_k) (X W^Q)(Y W^K)^T ) ,   Y = X or the encoder's output
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigprop.models.baselines import SCALED_FAMILIES, Recipe
-from sigprop.models.block import variance_preserving_skip
+from sigprop.models.block import merge_heads, residual, split_heads
 from sigprop.models.label_smoothing import smoothed_cross_entropy
 from sigprop.models.schemes import Scheme, SubLayer, check_name
 from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
@@ -112,21 +111,6 @@ def decoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...
         ("cross_attention", attention),
         ("feed_forward", feed_forward),
     )
-
-
-def residual(
-    x: Tensor,
-    branch: Callable[[Tensor], Tensor],
-    sublayer: SubLayer,
-    alpha: float | Tensor,
-    norm: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """X <- norm_after(s X + alpha branch(norm_before(X))), as in `models.block.block`."""
-    y = branch(norm(x) if sublayer.norm_before else x)
-    if sublayer.skip == "variance_preserving":
-        x = variance_preserving_skip(alpha) * x
-    x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
-    return norm(x) if sublayer.norm_after else x
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -295,8 +279,7 @@ class Stack(nn.Module):
 
     def _heads(self, y: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, n, parts d) -> `parts` tensors (B, h, n, d_k)."""
-        y = y.unflatten(-1, (parts, self.config.n_heads, -1))  # (B, n, parts, h, d_k)
-        return y.permute(2, 0, 3, 1, 4).unbind()
+        return tuple(split_heads(part, self.config.n_heads) for part in y.chunk(parts, -1))
 
     def _attend(
         self,
@@ -317,7 +300,7 @@ class Stack(nn.Module):
             dropout_p=self.config.attention_dropout if self.training else 0.0,
             is_causal=causal,
         )  # (B, h, n, d_k); it divides by sqrt(d_k)
-        return s.transpose(1, 2).flatten(2)
+        return merge_heads(s)
 
 
 class Seq2Seq(nn.Module):
