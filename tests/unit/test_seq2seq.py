@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigprop.models.baselines import RECIPES
-from sigprop.models.block import block
+from sigprop.models.block import block, residual
 from sigprop.models.label_smoothing import smoothed_cross_entropy
 from sigprop.models.schemes import Strength, SubLayer
 from sigprop.models.seq2seq import (
@@ -18,7 +18,6 @@ from sigprop.models.seq2seq import (
     Seq2SeqConfig,
     decoder_sublayers,
     dropout,
-    residual,
 )
 from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
 

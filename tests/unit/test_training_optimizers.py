@@ -72,16 +72,16 @@ def parameters() -> list[Tensor]:
 
 def test_clipping_is_per_member() -> None:
     own = parameters()
-    torch.testing.assert_close(gradient_norms(own), torch.tensor([5.0, 0.05]))
-    before = clip_gradients(own, 1.0)
+    torch.testing.assert_close(gradient_norms(own, 2), torch.tensor([5.0, 0.05]))
+    before = clip_gradients(own, 1.0, 2)
     torch.testing.assert_close(before, torch.tensor([5.0, 0.05]))
-    torch.testing.assert_close(gradient_norms(own), torch.tensor([1.0, 0.05]))
+    torch.testing.assert_close(gradient_norms(own, 2), torch.tensor([1.0, 0.05]))
     assert own[0].grad is not None
     torch.testing.assert_close(own[0].grad[:, 0, 0], torch.tensor([0.6, 0.03]))
 
 
 def test_clipping_is_torchs_for_one_member() -> None:
-    ours = [torch.zeros(1, 3, 2), torch.zeros(1, 4)]
+    ours = [torch.zeros(3, 2), torch.zeros(1, 4)]  # with and without the member axis
     generator = torch.Generator().manual_seed(1)
     for p in ours:
         p.grad = torch.randn(p.shape, generator=generator)
@@ -89,7 +89,7 @@ def test_clipping_is_torchs_for_one_member() -> None:
     for p, q in zip(ours, theirs, strict=True):
         assert p.grad is not None
         q.grad = p.grad.clone()
-    norms = clip_gradients(ours, 0.7)
+    norms = clip_gradients(ours, 0.7, 1)
     norm = torch.nn.utils.clip_grad_norm_(theirs, 0.7)
     torch.testing.assert_close(norms[0], norm)
     for p, q in zip(ours, theirs, strict=True):
@@ -99,7 +99,7 @@ def test_clipping_is_torchs_for_one_member() -> None:
 def test_scaling_by_zero_and_one_selects_members() -> None:
     own = parameters()
     scale_members(own, torch.tensor([True, False]))
-    assert gradient_norms(own).tolist() == pytest.approx([5.0, 0.0])
+    assert gradient_norms(own, 2).tolist() == pytest.approx([5.0, 0.0])
 
 
 def test_silence_zeroes_weights_and_state_of_the_named_members() -> None:
@@ -112,3 +112,5 @@ def test_silence_zeroes_weights_and_state_of_the_named_members() -> None:
     for value in (w.detach(), state["exp_avg"], state["exp_avg_sq"]):
         assert (value == 0).tolist() == [[False] * 2, [True] * 2, [False] * 2]
     assert float(state["step"]) == 1
+    silence(optimizer, torch.tensor([True]))  # the same numbers as those of one network
+    assert not w.detach().any() and not state["exp_avg"].any()

@@ -21,13 +21,11 @@ from sigprop.experiments.settings import parse
 from sigprop.experiments.translation import init as translation_init
 from sigprop.experiments.translation import simulation as translation
 from sigprop.experiments.translation.model import (
-    Single,
     build,
     prepared,
     probe_batch,
     strengths,
     token_statistics,
-    unwrapped,
 )
 from sigprop.experiments.translation.settings import (
     STRENGTHS,
@@ -214,29 +212,6 @@ def small(folder: Path, scheme: str = "residual_scaling") -> tuple[Seq2Seq, Batc
     data = prepared(chosen, folder / "corpora")
     network = build(chosen, data, next(chosen.cases()), torch.Generator().manual_seed(3))
     return network, Batches(data.train, 60, seed=1)
-
-
-@pytest.mark.parametrize("scheme", RECIPES)
-def test_an_ensemble_of_one_has_the_network_s_loss_and_gradients(folder: Path, scheme: str) -> None:
-    network, batches = small(folder, scheme)
-    twin = Single(small(folder, scheme)[0])
-    batch = next(batches.forever())
-    parts = (batch.source, batch.target_in, batch.target_out)
-    network.loss(*parts, tau=2.0).backward()
-    own = twin(lambda inner: inner.loss(*parts, tau=2.0))
-    own.backward()
-    named = dict(twin.named_parameters())
-    assert all(len(p) == 1 for p in named.values())
-    for name, p in network.named_parameters():
-        torch.testing.assert_close(named[f"network.{name}"].grad, p.grad[None], rtol=0, atol=0)
-    again = build_like(network, unwrapped(twin.state_dict()))
-    assert torch.equal(again.loss(*parts, tau=2.0), own)
-
-
-def build_like(network: Seq2Seq, state: dict[str, torch.Tensor]) -> Seq2Seq:
-    fresh = Seq2Seq(network.config, network.recipe, torch.Generator().manual_seed(9))
-    fresh.load_state_dict(state)
-    return fresh
 
 
 def test_token_statistics_are_those_of_single_sentences() -> None:

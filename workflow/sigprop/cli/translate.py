@@ -238,7 +238,7 @@ def _load(
 ) -> "tuple[Seq2Seq, TranslationData, TranslationSettings, float | None]":
     """Network, text, settings and the inverse temperature at the step of the weights."""
     from sigprop.experiments.translation import data as translation_data
-    from sigprop.experiments.translation.model import build, unwrapped
+    from sigprop.experiments.translation.model import build
     from sigprop.experiments.translation.simulation import corpora_of
     from sigprop.training.schedules import temperature
 
@@ -253,7 +253,7 @@ def _load(
     data = translation_data.load(folder)
     model = build(settings, data, _case(record["settings"]))
     try:
-        model.load_state_dict(unwrapped(record["state"]["model"]))
+        model.load_state_dict(record["state"]["model"])
     except RuntimeError as error:
         raise UserError(
             f"{path}: its weights do not fit this version's model; train again"

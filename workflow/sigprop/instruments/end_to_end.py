@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sigprop.instruments.jacobian import jacobian_norms_from_qkv
+from sigprop.instruments.jacobian import COVERS, jacobian_norms_from_qkv
 from sigprop.instruments.propagation import measure
 from sigprop.instruments.tape import Tape
 from sigprop.instruments.tokens import token_sums
+from sigprop.models.attention import ATTENTION_VARIANTS
 from sigprop.models.block import layer_norm
-from sigprop.models.encoder import EncoderConfig
+from sigprop.models.encoder import EncoderConfig, check_covered
 from sigprop.models.gradient_coordinates import CoordinateGradients, Frame
 from sigprop.models.gradients import GradientSampler, LawGradients
 from sigprop.models.schemes import Scheme
@@ -50,7 +51,8 @@ def gradient_norms(
         sampler: from `models.gradients`, draws fresh weights for every block.
         readout: R (B, n_tokens, d_model); None draws it from the sampler's generator. A given R
             takes `LawGradients` in place of `CoordinateGradients`, which draw their own.
-        local: also measure tokens and attention Jacobians of every layer.
+        local: also measure tokens and attention Jacobians of every layer; these cover plain dot
+            products only.
 
     Returns:
         float64 tensors. Index l of the first dimension is layer l + 1 for weights, whose input is
@@ -75,7 +77,8 @@ def gradient_norms(
     run together; a network does not depend on the input of another.
 
     Raises:
-        ValueError: x, readout or the sampler does not fit the config.
+        ValueError: x, readout or the sampler does not fit the config or the scheme's attention, or
+            `local` with an attention that the Jacobians do not cover.
         FloatingPointError: activations or gradients became infinite or NaN.
     """
     if x.ndim != 3 or x.shape[1:] != (config.n_tokens, config.d_model):
@@ -93,6 +96,12 @@ def gradient_norms(
             )
         if readout is not None:  # only a read-out that is drawn fits into coordinates
             sampler = LawGradients(sampler.generator)
+    check_covered(sampler, config, scheme)
+    if local and config.attention == "softmax" and scheme.attention not in COVERS:
+        raise ValueError(
+            f"local: attention Jacobians cover {', '.join(COVERS)}, not attention "
+            f"{scheme.attention!r} of scheme {scheme.name!r}: use local=False"
+        )
     coordinates = isinstance(sampler, CoordinateGradients)
     if readout is not None and readout.shape != x.shape:
         raise ValueError(f"readout must be {tuple(x.shape)} like x, got {tuple(readout.shape)}")
@@ -138,9 +147,10 @@ def _some_networks(
             families[family] = (fan_out, variance)
         products = dict(zip(families, sampler.project(z, families, config.n_heads), strict=True))
         if "k" in families:
-            # The softmax does not see a shift that is common to all keys. Taking it away here keeps
-            # rounding errors of the logits' cotangent from reaching the q and k gradients with it.
-            products["k"] = products["k"] - products["k"][..., :1, :]
+            # Where the softmax does not see a shift that is common to all keys, taking it away here
+            # keeps rounding errors of the logits' cotangent from the q and k gradients.
+            if ATTENTION_VARIANTS[scheme.attention].shift_invariant:
+                products["k"] = products["k"] - products["k"][..., :1, :]
             if local:
                 attended[:] = (y.detach() for y in (z, *(products[name] for name in "qkv")))
             if coordinates:  # the block divides logits by sqrt(width / h) in place of sqrt(d / h)

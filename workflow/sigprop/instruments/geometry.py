@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sigprop.instruments.tape import Tape
 from sigprop.models.block import with_gains
-from sigprop.models.encoder import EncoderConfig, stream
+from sigprop.models.encoder import EncoderConfig, check_covered, stream
 from sigprop.models.samplers import Sampler
 from sigprop.models.schemes import Branch, Family, Scheme
 
@@ -124,6 +124,8 @@ def gradient_trajectory(
         raise ValueError(
             f"readout must be broadcastable to x, {tuple(x.shape)}, got {tuple(readout.shape)}"
         ) from error
+
+    check_covered(sampler, config, scheme)
 
     def drawn(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
         families = {

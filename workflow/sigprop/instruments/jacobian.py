@@ -44,6 +44,7 @@ from torch.linalg import vecdot
 Attention = Literal["softmax", "uniform"]
 Scaled = dict[str, tuple[float | Tensor, Tensor]]  # name: (factor, sum), the norm is their product
 
+COVERS = ("dot_product",)  # attention variants, see `models.attention`
 _NAMES = ("q", "k", "v", "x")
 # inference_mode below is no_grad with less bookkeeping: 10% of the time of a small network.
 # The Gram form subtracts terms as large as ||t_bar_i||^2 ||k_bar_i||^2. Beyond this ratio of terms

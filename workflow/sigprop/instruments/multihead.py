@@ -71,6 +71,8 @@ def _measure(
     x = call["query"]
     if call["key"] is not x or call["value"] is not x:
         raise _NotMeasured("its queries, keys and values read different tensors")
+    if type(module).forward is not nn.MultiheadAttention.forward:
+        raise _NotMeasured("its class computes attention in a way of its own")
     if module.bias_k is not None or module.add_zero_attn:
         raise _NotMeasured("it adds a token of its own (bias_k, add_zero_attn)")
     if x.ndim == 2:

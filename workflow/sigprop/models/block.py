@@ -1,8 +1,10 @@
 """One transformer block, obeying a scheme (Noci et al. 2022, arXiv 2206.03126, section 2).
 
-    M = tau / sqrt(d_k) * (X W^Q)(X W^K)^T ,  A = softmax(M)          (n, n), rows sum to one
+    M = tau / sqrt(d_k) * f(X W^Q) f(X W^K)^T ,  A = softmax(M)       (n, n), rows sum to one
     S(X)  = A X W^V                                                   eq. (1)
     FF(X) = act(X W^F1) W^F2
+
+f is the identity unless the scheme names another variant, see `models.attention`.
 
 The block never sees a weight. It asks `project` for products of its input with the weights of
 named families, so the same code runs with explicit weights, with products drawn in law
@@ -17,7 +19,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sigprop.models.schemes import ACTIVATIONS, Activation, Branch, Family, Scheme, check_name
+from sigprop.models.attention import vary
+from sigprop.models.schemes import (
+    ACTIVATIONS,
+    Activation,
+    Branch,
+    Family,
+    Scheme,
+    SubLayer,
+    check_name,
+)
 
 Attention = Literal["softmax", "uniform"]
 ATTENTIONS: tuple[Attention, ...] = ("softmax", "uniform")
@@ -57,6 +68,7 @@ def block(
     keep_attention: bool = False,
     norm: Norm = layer_norm,
     strengths: Mapping[Branch, float | Tensor] | None = None,
+    tau: float | Tensor | None = None,
 ) -> BlockOutput:
     """Apply one block: for each sub-layer, X <- norm_after(s X + alpha branch(norm_before(X))).
 
@@ -80,6 +92,7 @@ def block(
         norm: normalization; the default has no parameters.
         strengths: alpha by branch, for trained strengths or for one per network, a tensor
             broadcastable to x; None takes the scheme's at `depth`.
+        tau: in place of the scheme's, a number or a tensor broadcastable to (..., h, n, d_k).
 
     Raises:
         ValueError: unknown `attention` or `activation`, n_heads does not divide d, or a strength
@@ -88,20 +101,42 @@ def block(
     check_name("attention", attention, ATTENTIONS)
     check_name("activation", activation, ACTIVATIONS)
     probabilities: Tensor | None = None
+
+    def attention_branch(z: Tensor) -> Tensor:
+        nonlocal probabilities
+        heat, variant = scheme.tau if tau is None else tau, scheme.attention
+        y, probabilities = attend(
+            z, project, heat, n_heads, attention, mask, keep_attention, variant
+        )
+        return y
+
+    branches: dict[Branch, Callable[[Tensor], Tensor]] = {
+        "attention": attention_branch,
+        "feed_forward": lambda z: feed_forward(z, project, d_ff or z.shape[-1], activation),
+    }
     for sublayer in scheme.sublayers:
-        z = norm(x, sublayer.branch) if sublayer.norm_before else x
-        if sublayer.branch == "attention":
-            y, probabilities = attend(
-                z, project, scheme.tau, n_heads, attention, mask, keep_attention
-            )
-        else:
-            y = feed_forward(z, project, d_ff or x.shape[-1], activation)
         alpha = strengths[sublayer.branch] if strengths else sublayer.strength.at(depth)
-        if sublayer.skip == "variance_preserving":
-            x = variance_preserving_skip(alpha) * x
-        x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
-        x = norm(x, sublayer.branch) if sublayer.norm_after else x
+
+        def own_norm(z: Tensor, branch: Branch = sublayer.branch) -> Tensor:
+            return norm(z, branch)
+
+        x = residual(x, branches[sublayer.branch], sublayer, alpha, own_norm)
     return BlockOutput(x, probabilities)
+
+
+def residual(
+    x: Tensor,
+    branch: Callable[[Tensor], Tensor],
+    sublayer: SubLayer,
+    alpha: float | Tensor,
+    norm: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """X <- norm_after(s X + alpha branch(norm_before(X))): the rule of every sub-layer."""
+    y = branch(norm(x) if sublayer.norm_before else x)
+    if sublayer.skip == "variance_preserving":
+        x = variance_preserving_skip(alpha) * x
+    x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
+    return norm(x) if sublayer.norm_after else x
 
 
 def variance_preserving_skip(alpha: float | Tensor) -> float | Tensor:
@@ -137,11 +172,12 @@ def with_gains(project: Project, gains: Mapping[Family, float | Tensor]) -> Proj
 def attend(
     x: Tensor,
     project: Project,
-    tau: float = 1.0,
+    tau: float | Tensor = 1.0,
     n_heads: int = 1,
     attention: Attention = "softmax",
     mask: Tensor | None = None,
     keep_attention: bool = False,
+    variant: str = "dot_product",
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention S(X) (..., n, d) and, when asked, its probabilities (..., h, n, n).
 
@@ -159,16 +195,18 @@ def attend(
         probabilities = a.unsqueeze(-3).expand(*a.shape[:-2], n_heads, *a.shape[-2:])
     else:
         q, k, v = project(x, {"q": d, "k": d, "v": d})
-        q, k, v = (_split_heads(y, n_heads) for y in (q, k, v))  # (..., h, n, d_h)
+        q, k, v = (split_heads(y, n_heads) for y in (q, k, v))  # (..., h, n, d_h)
         # d_k is the model's, not q.shape[-1]: a sampler may return fewer columns with the same
         # q k^T (see LawSampler).
-        logits = (tau / math.sqrt(d // n_heads) * q) @ k.mT  # (..., h, n, n)
+        d_k = d // n_heads
+        q, k = vary(q, variant, d_k), vary(k, variant, d_k)
+        logits = (tau / math.sqrt(d_k) * q) @ k.mT  # (..., h, n, n)
         if mask is not None and mask.dtype == torch.bool:
             logits = logits.masked_fill(~mask.unsqueeze(-3), -math.inf)
         elif mask is not None:
             logits = logits + mask.unsqueeze(-3)
         probabilities = logits.softmax(dim=-1)
-        s = _merge_heads(probabilities @ v)  # (..., n, d)
+        s = merge_heads(probabilities @ v)  # (..., n, d)
 
     if n_heads > 1:
         (s,) = project(s, {"o": d})
@@ -198,11 +236,11 @@ def _uniform(x: Tensor, mask: Tensor | None) -> Tensor:
     return seen / seen.sum(dim=-1, keepdim=True)
 
 
-def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """(..., n, h * d_h) -> (..., h, n, d_h): head i is the i-th block of columns."""
     return x.unflatten(-1, (n_heads, -1)).transpose(-3, -2)
 
 
-def _merge_heads(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
     """(..., h, n, d_h) -> (..., n, h * d_h)."""
     return x.transpose(-3, -2).flatten(-2)

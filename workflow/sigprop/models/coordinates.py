@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sigprop.models.attention import Preserved
 from sigprop.models.block import LAYER_NORM_EPS
 from sigprop.models.samplers import (
     ExplicitSampler,
@@ -68,6 +69,7 @@ class CoordinateSampler:
     """
 
     name: SamplerName = "law"
+    preserves: Preserved = "logits"
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
 from sigprop.models.block import (
     ATTENTIONS,
     Attention,
@@ -104,19 +105,39 @@ class LayerState(NamedTuple):
 
 
 def make_sampler(
-    config: EncoderConfig, generator: torch.Generator, name: str = "auto", sequences: int = 1
+    config: EncoderConfig,
+    generator: torch.Generator,
+    name: str = "auto",
+    sequences: int = 1,
+    variant: str = "dot_product",
 ) -> Sampler:
     """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`.
 
     `sequences` is the number of sequences that share one network's weights. Draws in law keep the
-    stream in coordinates when there is one sequence and d_model has room for them.
+    stream in coordinates when there is one sequence, d_model has room for them and the attention
+    `variant` needs no more than q k^T.
     """
     n, d = config.n_tokens, config.d_model
-    if choose_sampler(name, n * sequences, d, config.distribution) == "explicit":
+    if choose_sampler(name, n * sequences, d, config.distribution, variant) == "explicit":
         return ExplicitSampler(generator, config.distribution)
-    if sequences == 1 and coordinates_fit(n, d):
+    covered = not ATTENTION_VARIANTS[variant].missing(CoordinateSampler.preserves)
+    if covered and sequences == 1 and coordinates_fit(n, d):
         return CoordinateSampler(generator, n, d, config.n_heads, config.activation)
     return LawSampler(generator)
+
+
+def check_covered(sampler: Sampler, config: EncoderConfig, scheme: Scheme) -> None:
+    """ValueError when the sampler does not preserve what the scheme's attention needs."""
+    if config.attention == "uniform":  # has no queries and keys
+        return
+    check_head_size(scheme.attention, config.d_model // config.n_heads)
+    variant = ATTENTION_VARIANTS[scheme.attention]
+    if variant.missing(sampler.preserves):
+        raise ValueError(
+            f"{type(sampler).__name__} preserves {sampler.preserves!r} of queries and keys, "
+            f"attention {scheme.attention!r} needs {variant.needs!r}: make the sampler with "
+            f"variant={scheme.attention!r}"
+        )
 
 
 @torch.inference_mode()
@@ -150,7 +171,7 @@ def stream(
         gains: factors on the entry variances on top of the scheme's, see `block.with_gains`.
 
     Raises:
-        ValueError: x or the sampler does not fit the config.
+        ValueError: x or the sampler does not fit the config or the scheme's attention.
         FloatingPointError: activations became infinite or NaN.
     """
     if x.ndim < 3 or x.shape[-2:] != (config.n_tokens, config.d_model):
@@ -172,6 +193,8 @@ def stream(
             x = coordinates.enter(x)
         else:
             sampler = sampler.products
+
+    check_covered(sampler, config, scheme)
 
     def drawn(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
         # The model's widths: in coordinates the block sees fewer columns.

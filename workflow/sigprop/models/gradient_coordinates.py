@@ -45,6 +45,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from sigprop.models.attention import Preserved
 from sigprop.models.coordinates import CoordinateSampler
 from sigprop.models.gradient_record import GradientRecord, referred, squared_norm, triangle
 from sigprop.models.samplers import Families, SamplerName, bartlett
@@ -90,6 +91,7 @@ class CoordinateGradients:
     """
 
     name: SamplerName = "law"
+    preserves: Preserved = "logits"  # Gram matrices too, but not the scale of d_k
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
+from sigprop.models.attention import ATTENTION_VARIANTS, Preserved
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.gradient_coordinates import CoordinateGradients, gradient_coordinates_fit
 from sigprop.models.gradient_record import GradientRecord, referred, squared_norm, triangle
@@ -58,6 +59,7 @@ class GradientSampler(Protocol):
     """A sampler whose products can be differentiated in x, once."""
 
     name: SamplerName
+    preserves: Preserved
     generator: torch.Generator
     record: GradientRecord
 
@@ -108,6 +110,7 @@ class LawGradients:
     """
 
     name: SamplerName = "law"
+    preserves: Preserved = "gram"
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -143,16 +146,21 @@ class LawGradients:
 
 
 def make_gradient_sampler(
-    config: EncoderConfig, generator: torch.Generator, name: str = "auto"
+    config: EncoderConfig,
+    generator: torch.Generator,
+    name: str = "auto",
+    variant: str = "dot_product",
 ) -> GradientSampler:
     """The sampler called `name` for networks of this shape, see `samplers.choose_sampler`.
 
-    Draws in law keep stream and gradients in coordinates when d_model has room for them.
+    Draws in law keep stream and gradients in coordinates when d_model has room for them and the
+    attention `variant` allows it.
     """
     n, d = config.n_tokens, config.d_model
-    if choose_sampler(name, n, d, config.distribution) == "explicit":
+    if choose_sampler(name, n, d, config.distribution, variant) == "explicit":
         return ExplicitGradients(generator, config.distribution)
-    if gradient_coordinates_fit(n, d):
+    covered = not ATTENTION_VARIANTS[variant].missing(CoordinateGradients.preserves)
+    if covered and gradient_coordinates_fit(n, d):
         return CoordinateGradients(
             generator, n, d, config.n_heads, config.activation, config.hidden
         )

@@ -33,6 +33,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from sigprop.models.attention import ATTENTION_VARIANTS, Preserved
 from sigprop.models.schemes import check_name
 
 Distribution = Literal["gaussian", "uniform"]
@@ -57,6 +58,7 @@ class Sampler(Protocol):
     """What a block's `project` needs from a sampler of random networks."""
 
     name: SamplerName
+    preserves: Preserved  # of the queries and keys of a head
 
     def project(self, x: Tensor, families: Families, n_heads: int = 1) -> tuple[Tensor, ...]:
         """X W for each family: (B, ..., n, d_in) -> one (B, ..., n, width) per family."""
@@ -75,6 +77,7 @@ class ExplicitSampler:
     """
 
     name: SamplerName = "explicit"
+    preserves: Preserved = "features"
 
     def __init__(self, generator: torch.Generator, distribution: Distribution = "gaussian") -> None:
         check_name("distribution", distribution, DISTRIBUTIONS)
@@ -137,6 +140,7 @@ class LawSampler:
     """
 
     name: SamplerName = "law"
+    preserves: Preserved = "gram"
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -224,7 +228,11 @@ def bartlett(
 
 
 def choose_sampler(
-    name: str, rows: int, d_model: int, distribution: Distribution = "gaussian"
+    name: str,
+    rows: int,
+    d_model: int,
+    distribution: Distribution = "gaussian",
+    variant: str = "dot_product",
 ) -> SamplerName:
     """The sampler to use: "auto" takes the cheaper of the valid ones.
 
@@ -233,19 +241,26 @@ def choose_sampler(
         rows: tokens per network, n_tokens times the sequences that share its weights.
         d_model: width of the residual stream.
         distribution: of the weight entries; drawing in law needs "gaussian".
+        variant: of the attention; one that needs all features of a head needs "explicit".
 
-    Raises ValueError for an unknown name, and for "law" with weights that are not Gaussian.
+    Raises ValueError for an unknown name, and for "law" where it does not hold.
     """
     check_name("sampler", name, SAMPLERS)
     check_name("distribution", distribution, DISTRIBUTIONS)
     gaussian = distribution == "gaussian"
+    drawable = gaussian and not ATTENTION_VARIANTS[variant].missing(LawSampler.preserves)
     if name == "law" and not gaussian:
         raise ValueError(
             f"sampler 'law' needs distribution 'gaussian', got {distribution!r}: "
             "use sampler 'explicit' or 'auto'"
         )
+    if name == "law" and not drawable:
+        raise ValueError(
+            f"sampler 'law' does not draw single features of queries and keys, which attention "
+            f"{variant!r} needs: use sampler 'explicit' or 'auto'"
+        )
     if name == "auto":
-        return "law" if gaussian and rows < LAW_MAX_ROWS_PER_WIDTH * d_model else "explicit"
+        return "law" if drawable and rows < LAW_MAX_ROWS_PER_WIDTH * d_model else "explicit"
     return "law" if name == "law" else "explicit"
 
 

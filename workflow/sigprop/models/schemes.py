@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from sigprop.models.attention import ATTENTION_VARIANTS
+
 Norm = Literal["none", "post", "pre"]
 Init = Literal["fan_in", "xavier"]
 Branch = Literal["attention", "feed_forward"]
@@ -101,9 +103,11 @@ class Scheme:
         renorm: LN also at the output of every block, after its feed-forward sub-layer. With "post"
             that LN is there already.
         gains: (family, factor on the entry variance) pairs; families not named keep factor 1.
+        attention: how queries meet keys, one of `models.attention.ATTENTION_VARIANTS`.
 
-    Raises ValueError for an unknown `norm`, `init`, `skip` or family, for tau <= 0, for a gain that
-    is not positive, and for a coefficient outside [0, 1] with "variance_preserving".
+    Raises ValueError for an unknown `norm`, `init`, `skip`, `attention` or family, for tau <= 0,
+    for a gain that is not positive, and for a coefficient outside [0, 1] with
+    "variance_preserving".
     """
 
     name: str
@@ -117,6 +121,7 @@ class Scheme:
     skip: Skip = "unit"
     renorm: bool = False
     gains: tuple[tuple[Family, float], ...] = ()
+    attention: str = "dot_product"
 
     def __post_init__(self) -> None:
         check_name("norm", self.norm, NORMS)
@@ -124,6 +129,7 @@ class Scheme:
         if not self.tau > 0:
             raise ValueError(f"tau must be positive, got {self.tau}")
         check_name("skip", self.skip, SKIPS)
+        check_name("attention", self.attention, ATTENTION_VARIANTS)
         for family, gain in self.gains:
             check_name("gains: family", family, FAMILIES)
             if not 0 < gain < math.inf:

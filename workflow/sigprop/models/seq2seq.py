@@ -3,17 +3,19 @@
     encoder block    self-attention, feed-forward
     decoder block    causal self-attention, cross-attention, feed-forward
 
-Each is a residual sub-layer that obeys the scheme, X <- norm_after(s X + alpha F(norm_before(X))),
-with L the depth of its own stack in alpha(L); cross-attention is placed and scaled like
-self-attention. As in `models.trained` there are no biases but those after a normalization, and
-weights of all layers of a stack are one parameter per family. One network per module: there is no
-member axis.
+Each is a `models.block.residual` that obeys the scheme, with L the depth of its own stack in
+alpha(L); cross-attention is placed and scaled like self-attention. As in `models.trained` there are
+no biases but those after a normalization, and weights of all layers of a stack are one parameter
+per family. One network per module: there is no member axis.
 
-    A = softmax( tau / sqrt(d_k) (X W^Q)(Y W^K)^T ) ,   Y = X or the encoder's output
+    A = softmax( tau / sqrt(d_k) f(X W^Q) f(Y W^K)^T ) ,   Y = X or the encoder's output
+
+with f of `models.attention`. A variant that depends on positions replaces those that are added to
+embeddings, and leaves cross-attention a dot product.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -22,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size, vary
 from sigprop.models.baselines import SCALED_FAMILIES, Recipe
-from sigprop.models.block import variance_preserving_skip
+from sigprop.models.block import merge_heads, residual, split_heads
 from sigprop.models.label_smoothing import smoothed_cross_entropy
 from sigprop.models.schemes import Scheme, SubLayer, check_name
 from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
@@ -114,21 +117,6 @@ def decoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...
     )
 
 
-def residual(
-    x: Tensor,
-    branch: Callable[[Tensor], Tensor],
-    sublayer: SubLayer,
-    alpha: float | Tensor,
-    norm: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """X <- norm_after(s X + alpha branch(norm_before(X))), as in `models.block.block`."""
-    y = branch(norm(x) if sublayer.norm_before else x)
-    if sublayer.skip == "variance_preserving":
-        x = variance_preserving_skip(alpha) * x
-    x = torch.add(x, y, alpha=alpha) if isinstance(alpha, float) else x + alpha * y
-    return norm(x) if sublayer.norm_after else x
-
-
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Inverted dropout: entries are zero with probability `rate`, else divided by 1 - rate.
 
@@ -217,6 +205,10 @@ class Stack(nn.Module):
         super().__init__()
         self.config, self.sublayers, self.depth = config, sublayers, depth
         d, scheme = config.d_model, recipe.scheme
+        self.d_k, self.variant = d // config.n_heads, scheme.attention
+        check_head_size(self.variant, self.d_k)
+        positional = ATTENTION_VARIANTS[self.variant].positional
+        self.cross_variant = "dot_product" if positional else self.variant
         attention = ("q", "k", "v", *(("o",) if config.n_heads > 1 else ()))
         cross = tuple(CROSS + f for f in attention) if len(sublayers) > 2 else ()
         self.weights = nn.ParameterDict()
@@ -272,6 +264,8 @@ class Stack(nn.Module):
         """F(Z) of one sub-layer with the weights `w` of its layer, after dropout."""
         if branch == "attention":
             q, k, v = self._heads(z @ torch.cat([w["q"], w["k"], w["v"]], -1), 3)
+            at = None if how.cache is None else how.cache.n_before
+            q, k = (vary(each, self.variant, self.d_k, at) for each in (q, k))
             if how.cache is not None:
                 k, v = how.cache.append(layer, k, v)
             y = self._attend(q, k, v, how.tau, how.visible, how.causal)  # (B, n, d)
@@ -280,6 +274,7 @@ class Stack(nn.Module):
             if how.memory is None:
                 raise ValueError("memory is missing: a decoder needs the encoder's output")
             (q,) = self._heads(z @ w["cross_q"], 1)
+            q = vary(q, self.cross_variant, self.d_k)
             k, v = how.memory.keys_values[layer]
             y = self._attend(q, k, v, how.cross_tau, how.memory.visible)
             y = y @ w["cross_o"] if "cross_o" in w else y
@@ -291,12 +286,12 @@ class Stack(nn.Module):
         """Cross-attention's k and v of every layer from the encoder's output (B, S, d)."""
         w = torch.cat([self.weights["cross_k"], self.weights["cross_v"]], -1)  # (L, d, 2 d)
         y = self._heads(x @ w.transpose(0, 1).flatten(1), 2 * self.depth)  # all layers at once
-        return tuple(zip(y[::2], y[1::2], strict=True))
+        keys = [vary(k, self.cross_variant, self.d_k) for k in y[::2]]
+        return tuple(zip(keys, y[1::2], strict=True))
 
     def _heads(self, y: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, n, parts d) -> `parts` tensors (B, h, n, d_k)."""
-        y = y.unflatten(-1, (parts, self.config.n_heads, -1))  # (B, n, parts, h, d_k)
-        return y.permute(2, 0, 3, 1, 4).unbind()
+        return tuple(split_heads(part, self.config.n_heads) for part in y.chunk(parts, -1))
 
     def _attend(
         self,
@@ -317,7 +312,7 @@ class Stack(nn.Module):
             dropout_p=self.config.attention_dropout if self.training else 0.0,
             is_causal=causal,
         )  # (B, h, n, d_k); it divides by sqrt(d_k)
-        return s.transpose(1, 2).flatten(2)
+        return merge_heads(s)
 
 
 class Seq2Seq(nn.Module):
@@ -466,8 +461,9 @@ class Seq2Seq(nn.Module):
                 f"sentence of {last} symbols is longer than max_tokens = {self.config.max_tokens}: "
                 "shorten it or raise max_tokens"
             )
-        places = self.positions[:last] if position is None else self.positions[position]
-        x = math.sqrt(self.config.d_model) * functional.embedding(tokens, embedding) + places
+        x = math.sqrt(self.config.d_model) * functional.embedding(tokens, embedding)
+        if not ATTENTION_VARIANTS[self.recipe.scheme.attention].positional:
+            x = x + (self.positions[:last] if position is None else self.positions[position])
         return dropout(x, self.config.dropout) if self.training else x
 
 

@@ -11,13 +11,13 @@ told otherwise, a gain and a bias after each normalization, which start at 1 and
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
 from sigprop.models.block import block
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.schemes import Branch, Scheme
@@ -74,8 +74,8 @@ class TrainedEncoder(nn.Module):
                 f"attention {config.attention!r} with {config.distribution!r} weights is not "
                 "trained: use 'softmax' and 'gaussian'"
             )
+        check_head_size(scheme.attention, config.d_model // config.n_heads)
         self.config, self.scheme = config, scheme
-        self._unheated = replace(scheme, tau=1.0)  # forward() puts tau into the queries
         self.n_members = n_members = len(generators)
         depth, d = config.depth, config.d_model
 
@@ -131,6 +131,9 @@ class TrainedEncoder(nn.Module):
         """
         config = self.config
         tau = self.scheme.tau if tau is None else tau
+        # A factor of W^Q costs less than one of the queries, where the attention lets it through.
+        folded = ATTENTION_VARIANTS[self.scheme.attention].linear
+        heat = tau.view(-1, 1, 1, 1, 1).to(x.dtype) if isinstance(tau, Tensor) else tau
         # (E, L, ...) -> L tensors (E, ...): one stack in the backward pass, not L scatters.
         weights = {family: w.unbind(1) for family, w in self.weights.items()}
         gains = {b: g[:, :, None, None].unbind(1) for b, g in self.gains.items()}
@@ -142,7 +145,7 @@ class TrainedEncoder(nn.Module):
             states.append(x)
         for layer in range(config.depth):
             here = {family: w[layer] for family, w in weights.items()}
-            here["q"] = _per_member(tau, here["q"])
+            here["q"] = _per_member(tau, here["q"]) if folded else here["q"]
 
             def project(
                 z: Tensor, widths: Mapping[str, int], here: Mapping[str, Tensor] = here
@@ -163,7 +166,7 @@ class TrainedEncoder(nn.Module):
             x = block(
                 x,
                 project,
-                self._unheated,
+                self.scheme,
                 config.depth,
                 n_heads=config.n_heads,
                 d_ff=config.hidden,
@@ -171,6 +174,7 @@ class TrainedEncoder(nn.Module):
                 mask=mask,
                 norm=norm,
                 strengths={b: a[layer] for b, a in alphas.items()} or None,
+                tau=1.0 if folded else heat,
             ).x
             if states is not None:
                 states.append(x)

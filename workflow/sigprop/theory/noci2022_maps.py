@@ -3,6 +3,14 @@
 Noci et al. 2022 (arXiv 2206.03126) is linear and has no layer norm in its formulas; these maps
 extend its setting, uniform attention, to what its networks are. q = ||X_k||^2 / d, p = X_k.X_k'/d,
 rho = p / q. The symbols, the branch power gains and what arguments may be are those of `noci2022`.
+
+What they say of softmax attention rests on E[A] = 1 1^T / n at initialization (Assumption 3.1).
+Given the keys, the queries of a Gaussian W^Q point in directions that are uniform in head space.
+With dot products, and with queries and keys of unit length (QK-norm), logits of a row then have one
+law that does not change when exchangeable tokens are permuted, so all keys have the same mean
+weight; and equal keys have exactly equal weights. Both are covered. Rotary positions turn keys by
+their places: keys that are equal get unequal logits, and the correlation of two logits depends on
+their distance, so that middle and end have different mean weights. Rotary attention is not covered.
 """
 
 import reprlib
@@ -25,6 +33,7 @@ from sigprop.theory.checks import (
 from sigprop.theory.noci2022 import Activation, branch_power, per_layer_power, scaled_power
 
 Norm = Literal["none", "post", "pre"]
+COVERS = ("dot_product", "qk_norm")  # variants of softmax attention, see the head of this module
 
 # The arc-cosine kernel
 

@@ -1,7 +1,8 @@
 """The training loop: one for every experiment, resumable, for one network or an ensemble.
 
-A member is one network; parameters, losses and measurements have a leading member axis E, and the
-members never mix (see `models.trained`). At step t, after t updates,
+A member is one network; losses and measurements have a leading member axis E. So have parameters
+(see `models.trained`), where the members never mix; those of one network may do without the axis.
+At step t, after t updates,
 
     g_t = grad sum_e loss_e(w_t) ,   measurements of (w_t, g_t, optimizer) ,   w_{t+1} = update ,
 
@@ -45,7 +46,8 @@ def train(
     """Train `model` in place for `settings.steps` updates, resuming where a checkpoint left off.
 
     Args:
-        model: parameters (E, ...), already on its device.
+        model: already on its device. `model.n_members` is E, with parameters (E, ...); a module
+            without it is one network with parameters of any shape.
         data: batches; its position is part of the checkpoint.
         loss: of one batch, one value per member.
         measurements: what is kept, at which steps.
@@ -106,8 +108,8 @@ class Run:
         self.optimizer = make_optimizer(self.parameters, settings)
         self.scheduler = make_scheduler(self.optimizer, settings)
         self.tau = temperature(settings)
-        self.device, n_members = self.parameters[0].device, len(self.parameters[0])
-        self.divergence = Divergence(n_members, self.device, settings.on_nonfinite == "stop")
+        self.device, self.n_members = self.parameters[0].device, getattr(model, "n_members", 1)
+        self.divergence = Divergence(self.n_members, self.device, settings.on_nonfinite == "stop")
         self.history = History()
         self.log = Log(checkpoints.log if checkpoints is not None else None)
         self.step, self.seconds, self.done = 0, 0.0, False
@@ -133,7 +135,7 @@ class Run:
             self.divergence.look(self.lr)
         self.divergence.freeze(self.parameters, self.optimizer)
         if settings.clip_norm is not None:
-            clip_gradients(self.parameters, settings.clip_norm)
+            clip_gradients(self.parameters, settings.clip_norm, self.n_members)
 
         self._measure(Moment(step, self.model, self.optimizer, batch, self.lr, tau))
         if not self.done:

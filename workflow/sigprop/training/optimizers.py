@@ -1,6 +1,7 @@
 """torch's own optimizers, and the two things done to gradients before they act.
 
 Both are elementwise, so parameters with a leading member axis are trained as independent members.
+Parameters of E members are read as (E, everything else), which a single network's are too, E = 1.
 """
 
 from collections.abc import Iterable
@@ -49,16 +50,17 @@ def make_optimizer(parameters: Iterable[Tensor], settings: TrainSettings) -> Opt
     )
 
 
-def gradient_norms(parameters: Iterable[Tensor]) -> Tensor:
-    """Norm of each member's whole gradient, (E,): parameters are (E, ...)."""
-    squares = [p.grad.square().flatten(1).sum(1) for p in parameters if p.grad is not None]
+def gradient_norms(parameters: Iterable[Tensor], n_members: int) -> Tensor:
+    """Norm of each member's whole gradient, (E,)."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    squares = [g.square().view(n_members, -1).sum(1) for g in gradients]
     return torch.stack(squares).sum(0).sqrt()
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float, n_members: int) -> Tensor:
     """Scale each member's gradient to norm `max_norm` at most; the norms before, (E,)."""
     parameters = list(parameters)
-    norms = gradient_norms(parameters)
+    norms = gradient_norms(parameters, n_members)
     scale_members(parameters, (max_norm / (norms + 1e-6)).clamp(max=1.0))
     return norms
 
@@ -67,7 +69,7 @@ def scale_members(parameters: Iterable[Tensor], factor: Tensor) -> None:
     """Multiply each member's gradient by its factor, (E,), in place."""
     for p in parameters:
         if p.grad is not None:
-            p.grad.mul_(factor.to(p.grad.dtype).view(-1, *[1] * (p.ndim - 1)))
+            p.grad.view(len(factor), -1).mul_(factor.to(p.grad.dtype)[:, None])
 
 
 @torch.no_grad()
@@ -79,7 +81,7 @@ def silence(optimizer: Optimizer, members: Tensor) -> None:
     """
     for group in optimizer.param_groups:
         for p in group["params"]:
-            p[members] = 0
+            p.view(len(members), -1)[members] = 0
             for value in optimizer.state.get(p, {}).values():
                 if isinstance(value, Tensor) and value.shape == p.shape:
-                    value[members] = 0
+                    value.view(len(members), -1)[members] = 0

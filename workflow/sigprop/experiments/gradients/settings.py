@@ -1,11 +1,12 @@
 """Settings of the end-to-end gradient experiments. Imports no torch."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sigprop.experiments.propagation.settings import EncoderSettings, PropagationSettings
 from sigprop.experiments.settings import Factor
+from sigprop.models.schemes import SCHEMES
 
 
 class GradientSettings(EncoderSettings):
@@ -45,3 +46,13 @@ class GradientSettings(EncoderSettings):
             "jacobian_v",
         ]
     ] = Field(description="what is kept of each layer")
+
+    @model_validator(mode="after")
+    def _covered(self) -> Self:
+        for name in self.scheme if "softmax" in self.attention else ():
+            if (variant := SCHEMES[name].attention) != "dot_product":
+                raise ValueError(
+                    f"scheme={name} has attention {variant!r}, but Lemma 3.1 and the attention "
+                    "Jacobians cover dot_product alone; choose another scheme"
+                )
+        return self

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sigprop.artifacts.errors import nearest
 from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
 from sigprop.models.schemes import SCHEMES, Scheme, Strength
 
 
@@ -164,6 +165,14 @@ class EncoderSettings(Experiment):
             raise ValueError(
                 f"sampler=law needs weights=gaussian, not {self.weights}; use sampler=explicit"
             )
+        for variant in {SCHEMES[name].attention for name in self.scheme}:
+            for width in self.d_model:
+                check_head_size(variant, width // self.n_heads)
+            if "law" in self.sampler and ATTENTION_VARIANTS[variant].missing("gram"):
+                raise ValueError(
+                    f"sampler=law does not draw the features that attention {variant!r} of a "
+                    "scheme needs; use sampler=explicit or auto"
+                )
         return self
 
     def cases(self) -> Iterator[Case]:

@@ -76,11 +76,12 @@ def _simulate(
     from sigprop.tasks.tokens import gaussian_tokens
 
     config = EncoderConfig(**case.shape())
-    sampler_name = choose_sampler(case.sampler, case.n_tokens, case.d_model, case.weights)
+    variant = case.scheme.attention
+    sampler_name = choose_sampler(case.sampler, case.n_tokens, case.d_model, case.weights, variant)
     dtype = getattr(torch, settings.dtype)
     generator = torch.Generator(device=context.device)
     generator.manual_seed(torch_seed(seed_stream(context.seed, context.table, case.key)))
-    sampler = make_sampler(config, generator, sampler_name)
+    sampler = make_sampler(config, generator, sampler_name, variant=variant)
     layers = settings.layers(case.depth)
     keep = set(layers)
     entropy = "attention_entropy" in settings.quantities and case.attention == "softmax"

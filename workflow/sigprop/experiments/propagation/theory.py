@@ -26,18 +26,24 @@ def run(settings: PropagationSettings, context: Context) -> pd.DataFrame:
     - `collapse_exponent`: slope of ln(1 - rho) against ln l of the unscaled PRE-LN map between
       layers 2000 and 20000, at layer 20000.
 
-    A theory value depends on no sampler: its `sampler` is empty.
+    A theory value depends on no sampler: its `sampler` is empty. Cases whose attention the map does
+    not cover have no theory, and no rows.
     """
     frames = []
     seen: set[tuple[object, ...]] = set()
     for case in settings.cases():
         factors = case.factors() | {"sampler": ""}
+        if case.attention == "softmax" and case.scheme.attention not in maps.COVERS:
+            continue
         if (key := tuple(factors.values())) in seen:
             continue
         seen.add(key)
         for quantity, (layer, value) in _values(case, settings.layers(case.depth)).items():
             columns = factors | {"layer": np.asarray(layer, dtype=np.int64)}
             frames.append(tidy(PropagationSettings, columns, quantity=quantity, value=value))
+    if not frames:  # a table without rows
+        factors |= {"layer": 0}
+        return tidy(PropagationSettings, factors, quantity="cos_mean", value=[0.0]).iloc[:0]
     return pd.concat(frames, ignore_index=True)
 
 

@@ -1,15 +1,14 @@
 """What training, initialization and decoding of translation models share: text, network, probes."""
 
 import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
-from torch.func import functional_call
+from torch import Generator, Tensor
 
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.seeds import stream as seed_stream
@@ -21,8 +20,6 @@ from sigprop.models.decoding import Search
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from sigprop.tasks.translation.batches import Batch, Batches, pad
 from sigprop.tasks.translation.subwords import EOS, PAD
-
-T = TypeVar("T")
 
 
 def prepared(settings: Network, cache: str | Path) -> TranslationData:
@@ -95,40 +92,6 @@ def build(
 def search_of(beam: int, length_penalty: float) -> Search:
     """The search; a target starts with the end mark, as in `tasks.batches`."""
     return Search(start=EOS, end=EOS, beam=beam, length_penalty=length_penalty)
-
-
-class Single(nn.Module):
-    """A network as an ensemble of one, which is what the training loop trains.
-
-    Its parameters get a leading axis of length 1; `forward(use)` returns `use(network)` with the
-    network as it was built, so that gradients reach the parameters.
-    """
-
-    def __init__(self, network: Seq2Seq) -> None:
-        super().__init__()
-        self.network = network
-        for p in network.parameters():
-            p.data = p.data[None]
-        self._inner = [_Inner(network)]  # in a list: not a second module of the same parameters
-
-    def forward(self, use: Callable[[Seq2Seq], T]) -> T:
-        parameters = {name: p.squeeze(0) for name, p in self.named_parameters()}
-        result: T = functional_call(self._inner[0], parameters, (use,))
-        return result
-
-
-class _Inner(nn.Module):
-    def __init__(self, network: Seq2Seq) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, use: Callable[[Seq2Seq], T]) -> T:
-        return use(self.network)
-
-
-def unwrapped(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The network's own weights from the state of a `Single`."""
-    return {name.removeprefix("network."): value.squeeze(0) for name, value in state.items()}
 
 
 class Endless:

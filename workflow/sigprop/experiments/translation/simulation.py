@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sigprop.experiments.translation.data import TranslationData
-    from sigprop.experiments.translation.model import Single
+    from sigprop.models.seq2seq import Seq2Seq
     from sigprop.tasks.translation.batches import Batch
     from sigprop.training.checkpoints import Checkpoints
     from sigprop.training.measurements import History, Measurement, Moment
@@ -119,7 +119,7 @@ def _train(
     """Everything measured in one run, `diverged` included."""
     import torch
 
-    from sigprop.experiments.translation.model import Endless, Single, build, stream
+    from sigprop.experiments.translation.model import Endless, build, stream
     from sigprop.tasks.translation.batches import Batches
     from sigprop.training.log import say
     from sigprop.training.loop import train
@@ -129,21 +129,15 @@ def _train(
     weights = torch.Generator().manual_seed(
         stream(context.seed, one.seed, f"weights L{one.case.depth}")
     )
-    model = Single(build(settings, data, one.case, weights)).to(context.device)
+    model = build(settings, data, one.case, weights).to(context.device)
     order = stream(context.seed, one.seed, "order")
     batches = Batches(data.train, training.batch_size, seed=order)
     torch.manual_seed(stream(context.seed, one.seed, "dropout"))
     smoothing = training.label_smoothing
 
     def loss(batch: "Batch", tau: float | None) -> "Tensor":
-        return model(
-            lambda network: network.loss(
-                batch.source,
-                batch.target_in,
-                batch.target_out,
-                tau=tau,
-                label_smoothing=smoothing,
-            )
+        return model.loss(
+            batch.source, batch.target_in, batch.target_out, tau=tau, label_smoothing=smoothing
         )[None]
 
     measurements = _measurements(settings, data, model, context.device)
@@ -169,7 +163,7 @@ def _train(
 
 
 def _measurements(
-    settings: TranslationSettings, data: "TranslationData", model: "Single", device: str
+    settings: TranslationSettings, data: "TranslationData", model: "Seq2Seq", device: str
 ) -> list["Measurement"]:
     """The looks at the validation text, and the probes of correlation, norms and strengths."""
     import torch
@@ -187,10 +181,8 @@ def _measurements(
     def validate(moment: "Moment") -> dict[str, "Tensor"]:
         total = torch.zeros(1, dtype=torch.float64)
         for batch in batches:
-            each = model(
-                lambda network, b=batch: network.loss(
-                    b.source, b.target_in, b.target_out, tau=moment.tau, reduction="sum"
-                )
+            each = model.loss(
+                batch.source, batch.target_in, batch.target_out, tau=moment.tau, reduction="sum"
             )
             total += each.double().cpu()
         tau = 1.0 if moment.tau is None else moment.tau
@@ -202,10 +194,10 @@ def _measurements(
 
     def probe(moment: "Moment") -> dict[str, "Tensor"]:
         states: list[Tensor] = []
-        model(lambda network: network.encode(source, tau=moment.tau, states=states))
+        model.encode(source, tau=moment.tau, states=states)
         found = token_statistics(states, real)
-        if model.network.recipe.train_strengths:
-            found |= model(strengths)
+        if model.recipe.train_strengths:
+            found |= strengths(model)
         return {quantity: value[None] for quantity, value in found.items()}
 
     looks = {*range(0, steps, settings.evaluate_every), steps}
@@ -256,7 +248,7 @@ def _bleu(
     """Both BLEUs on the test text, of the weights with the least validation loss."""
     import torch
 
-    from sigprop.experiments.translation.model import build, search_of, unwrapped
+    from sigprop.experiments.translation.model import build, search_of
     from sigprop.models.decoding import translate
     from sigprop.training.measurements import History
     from sigprop.training.schedules import temperature
@@ -266,7 +258,7 @@ def _bleu(
         return history
     step, state = checkpoints.load_best()
     model = build(settings, data, one.case)
-    model.load_state_dict(unwrapped(state["model"]))
+    model.load_state_dict(state["model"])
     tau = temperature(settings.training.train_settings())(step)
     sentences = [data.test.source[i].tolist() for i in range(len(data.test))]
     search = search_of(settings.beam, settings.length_penalty)
