@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from sigprop.analysis.scaling import holm
+from sigprop.analysis.stats import bootstrap_mean
+from sigprop.analysis.trainability import median_ratio, r_squared
 from sigprop.claims.noci2022_translation import interval
 from sigprop.claims.rules import Part, Verdict, above, below, log_rank, sign_test, within, z_test
-from sigprop.figures.scaling import holm
-from sigprop.figures.stats import bootstrap_mean
-from sigprop.figures.trainability import median_ratio, r_squared
 
 DRAWS = 200
 Array = NDArray[np.float64]

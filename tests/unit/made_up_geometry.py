@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.geometry import TANH
 from sigprop.claims import cowsik2024_geometry as claims
-from sigprop.figures.geometry import TANH
 
 Tables = dict[str, pd.DataFrame]
 NETWORKS = 40

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from sigprop.analysis import data, scaling, stats
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.tables import write_table
 from sigprop.cli import main as cli
 from sigprop.experiments.frames import schema
 from sigprop.experiments.propagation.settings import PropagationSettings
-from sigprop.figures import data, diagram, scaling, stats, style
+from sigprop.figures import diagram, style
 from sigprop.models.schemes import SCHEMES
 
 SCHEMA = schema(PropagationSettings)
@@ -261,7 +262,7 @@ def test_points_and_upper_limits_are_drawn_apart() -> None:
     points = pd.DataFrame({"width": [10, 100], "rms": [1.0, 0.1]})
     points = points.assign(rms_low=[0.9, 0.0], rms_high=[1.1, 0.3])
     ax = plt.figure().add_subplot()
-    scaling.draw_points(ax, points, "rms", "k", filled=True, label="x")
+    style.draw_points(ax, points, "rms", "k", filled=True, label="x")
     limits = next(line for line in ax.lines if line.get_marker() == "v")
     assert (list(limits.get_xdata()), list(limits.get_ydata())) == ([100], [0.3])
 

@@ -9,12 +9,13 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
+from sigprop.analysis import data, geometry, geometry_tables
 from sigprop.experiments.config import load
 from sigprop.experiments.context import Context
 from sigprop.experiments.geometry import simulation
 from sigprop.experiments.geometry import theory as geometry_theory
 from sigprop.experiments.phases import theory as phases
-from sigprop.figures import data, geometry, geometry_panels, geometry_tables
+from sigprop.figures import geometry_panels
 from sigprop.figures.geometry_panels import CHAOTIC, ORDERED
 
 Tables = dict[str, pd.DataFrame]
@@ -30,9 +31,9 @@ def _close_figures():
 def tables() -> Tables:
     """The tables of the smoke preset, simulation and theory as one."""
     experiments = load("smoke").experiments
-    made = {"phases": phases.run(experiments.phases, Context("phases", 1))}
+    made = {"phases": phases.run(experiments["phases"], Context("phases", 1))}
     for name in ("", "_phases", "_exponents", "_gradients", "_fixed_points", "_distributions"):
-        settings, context = getattr(experiments, "geometry" + name), Context("geometry" + name, 1)
+        settings, context = experiments["geometry" + name], Context("geometry" + name, 1)
         parts = [module.run(settings, context) for module in (simulation, geometry_theory)]
         made["geometry" + name] = pd.concat(parts, ignore_index=True)
     return made

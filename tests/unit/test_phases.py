@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from scipy.optimize import brentq
 
+from sigprop.analysis import phases
+from sigprop.analysis.data import choose
 from sigprop.artifacts.errors import UserError
 from sigprop.claims.cowsik2024_phases import CLAIMS
 from sigprop.claims.rules import together
@@ -16,8 +18,6 @@ from sigprop.experiments.frames import schema
 from sigprop.experiments.phases.settings import PhasesSettings
 from sigprop.experiments.phases.theory import orthogonal_multiplier, run
 from sigprop.experiments.settings import parse
-from sigprop.figures import phases
-from sigprop.figures.data import choose
 from sigprop.theory import cowsik2024 as theory
 from sigprop.theory import mlp_moments
 

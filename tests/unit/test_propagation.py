@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sigprop.analysis.data import choose, networks, theory_at
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import schema
 from sigprop.experiments.propagation import simulation as propagation
 from sigprop.experiments.propagation import theory as propagation_theory
 from sigprop.experiments.propagation.settings import PropagationSettings
-from sigprop.figures.data import choose, networks, theory_at
 
 SCHEMA = schema(PropagationSettings)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sigprop.analysis import phases
+from sigprop.analysis.data import choose
 from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import schema
@@ -17,8 +19,6 @@ from sigprop.experiments.softmax_rows.simulation import (
     row_statistics,
     run,
 )
-from sigprop.figures import phases
-from sigprop.figures.data import choose
 
 GRID = {"n_tokens": [6, 8], "sigma_a": [1.0, 2.0], "rho": [-0.1, 0.0, 0.5]}
 GRID |= {"n_rows": 4, "n_batches": 40, "batch_size": 60}

@@ -166,8 +166,8 @@ def test_a_closure_of_theory_holds_no_simulation() -> None:
 
 def test_a_notebook_imports_what_its_cells_name() -> None:
     declared = closure(*imported("notebooks/noci2022/fig09.ipynb"))
-    assert {"sigprop.figures.style", "sigprop.figures.data"} <= {*declared}
-    assert "sigprop.figures.scaling" not in declared
+    assert {"sigprop.figures.style", "sigprop.analysis.data"} <= {*declared}
+    assert "sigprop.analysis.scaling" not in declared
     assert not any(".claims." in module or ".experiments." in module for module in declared)
 
 

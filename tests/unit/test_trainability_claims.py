@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from sigprop.analysis import trainability as fit
 from sigprop.claims.cowsik2024_trainability import CLAIMS
 from sigprop.claims.ledger import evaluate
-from sigprop.figures import trainability as fit
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 

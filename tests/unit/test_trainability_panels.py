@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sigprop.analysis import trainability as fit
 from sigprop.figures import style
-from sigprop.figures import trainability as fit
 from sigprop.figures import trainability_panels as panels
 
 

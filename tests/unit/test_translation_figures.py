@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 import tiny_translation as tiny
 
+from sigprop.analysis import translation
+from sigprop.analysis.stats import student_mean
+from sigprop.analysis.training import by_step, seed_curve
 from sigprop.experiments.config import load
 from sigprop.experiments.settings import PRESETS
-from sigprop.figures import files, translation
-from sigprop.figures.training import by_step
+from sigprop.figures import files, translation_panels
 from sigprop.models.baselines import RECIPES
 
 PAPER: dict[str, Any] = {
@@ -177,7 +179,7 @@ def test_bleu_table_has_means_intervals_and_an_empty_paper_column() -> None:
     assert list(table["runs"]) == [3, 3, 3]
     ours = table[table["method"] == translation.PLAIN_TITLES["translation_ours"]].iloc[0]
     values = translation.scores(methods["translation_ours"], "bleu_tokenized")
-    mean, low, high = translation.interval(values)
+    mean, low, high = student_mean(values)
     assert ours["sacrebleu"] == ours["bleu_tokenized"] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
     assert low < mean < high
 
@@ -193,7 +195,7 @@ def test_too_few_scores_for_an_interval_are_no_nan(kept: int) -> None:
     assert row["bleu_tokenized"] == (f"{values[0]:.2f}" if kept else "none")
     assert row["sacrebleu"] == "none"
     figure, ax = plt.subplots()
-    translation.draw_scores(ax, {"translation_ours": few}, "bleu_tokenized")
+    translation_panels.draw_scores(ax, {"translation_ours": few}, "bleu_tokenized")
     figure.canvas.draw()
     plt.close(figure)
 
@@ -202,7 +204,7 @@ def test_a_run_that_diverged_leaves_the_mean_of_the_others() -> None:
     rows = made_up.trained()["translation_ours"]
     gone = (rows["quantity"] == "valid_loss") & (rows["seed"] == 0) & (rows["step"] > 0)
     steps, values = by_step(rows[~gone], "valid_loss")
-    curve = translation.seed_curve(steps, values)
+    curve = seed_curve(steps, values)
     np.testing.assert_allclose(curve.mean[1:], values[1:, 1:].mean(0))
     assert np.isfinite(curve.mean).all() and (curve.low <= curve.high).all()
 
@@ -217,7 +219,7 @@ def test_methods_that_were_left_out_are_not_drawn(tmp_path: Path) -> None:
     found = translation.methods(paths)
     assert list(found) == ["translation_post_ln_adam", "translation_post_ln_sgd"]
     figure, ax = plt.subplots()
-    translation.draw_scores(ax, found, "bleu_tokenized")
+    translation_panels.draw_scores(ax, found, "bleu_tokenized")
     assert len(ax.lines) == 4  # dots and a bar for each
     plt.close(figure)
     plain, tokens = translation.signatures(paths)

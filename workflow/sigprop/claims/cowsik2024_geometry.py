@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from sigprop.claims.claim import Claim, Tables
-from sigprop.claims.rules import Part, Shown, Verdict, above, at_most, below, within
-from sigprop.figures.data import choose, groups
-from sigprop.figures.geometry import (
+from sigprop.analysis.data import choose, groups
+from sigprop.analysis.geometry import (
     TANH,
     Exponent,
     angle_exponent,
@@ -18,7 +16,9 @@ from sigprop.figures.geometry import (
     growth_draws,
     norm_curve,
 )
-from sigprop.figures.stats import LEVEL, Array, bootstrap_mean
+from sigprop.analysis.stats import LEVEL, Array, bootstrap_mean
+from sigprop.claims.claim import Claim, Tables
+from sigprop.claims.rules import Part, Shown, Verdict, above, at_most, below, within
 
 _CONV = (
     "ordered",

@@ -9,10 +9,10 @@ mode at the collapsed fixed point.
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.data import choose, groups
+from sigprop.analysis.stats import Array
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, at_most, below, within, z_test
-from sigprop.figures.data import choose, groups
-from sigprop.figures.stats import Array
 
 _POINTS = 61 * 61  # of a plane, at least
 _DEPTHS = (64, 512)

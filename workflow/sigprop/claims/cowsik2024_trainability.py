@@ -9,12 +9,12 @@ every claim: they are reported, not required.
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis import trainability as fit
+from sigprop.analysis.data import choose
+from sigprop.analysis.stats import Array
+from sigprop.analysis.trainability import Crossing, Estimate
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below
-from sigprop.figures import trainability as fit
-from sigprop.figures.data import choose
-from sigprop.figures.stats import Array
-from sigprop.figures.trainability import Crossing, Estimate
 
 _DEPTH = 16
 _POINTS = 40  # configurations of the hypercube, at least

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from sigprop.analysis.data import choose, curve, networks, theory_at
+from sigprop.analysis.scaling import holm
+from sigprop.analysis.stats import DRAWS, LEVEL, bootstrap_mean
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below, within, z_test
-from sigprop.figures.data import choose, curve, networks, theory_at
-from sigprop.figures.scaling import holm
-from sigprop.figures.stats import DRAWS, LEVEL, bootstrap_mean
 
 _EXACT = (("no_ln", 6), ("no_ln_scaled", 12), ("no_ln_scaled", 48))
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.data import choose, networks
+from sigprop.analysis.stats import bootstrap_mean, bootstrap_ratio
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below, within
-from sigprop.figures.data import choose, networks
-from sigprop.figures.stats import bootstrap_mean, bootstrap_ratio
 
 _DEPTH = 12
 

@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.cells import Array, cell, means, theory_of
+from sigprop.analysis.data import choose
+from sigprop.analysis.stats import DRAWS, LEVEL
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, at_most, below, within, z_test
-from sigprop.figures.cells import Array, cell, means, theory_of
-from sigprop.figures.data import choose
-from sigprop.figures.stats import DRAWS, LEVEL
 
 _FIXED = ("fixed_a", "fixed_b", "fixed_c", "fixed_d")
 _GAUSSIAN = tuple(f"gaussian_{letter}" for letter in "abcdef")

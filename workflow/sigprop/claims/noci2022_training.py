@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from sigprop.analysis.data import choose
+from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean
+from sigprop.analysis.training import by_layer, by_step, log_ratio, times_to_solve
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, log_rank, sign_test
-from sigprop.figures.data import choose
-from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_mean
-from sigprop.figures.training import by_layer, by_step, log_ratio, times_to_solve
 
 _DEPTH = 5
 _BUDGET = 1200

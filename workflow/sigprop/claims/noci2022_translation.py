@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from sigprop.analysis.data import choose
+from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean
+from sigprop.analysis.training import by_layer, by_step
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, at_most, below, within
-from sigprop.figures.data import choose
-from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_mean
-from sigprop.figures.training import by_layer, by_step
 
 _DEPTHS = (2, 6, 12)
 _INIT_SEEDS = 8

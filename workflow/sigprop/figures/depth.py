@@ -3,7 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sigprop.figures import cells, data, style
+from sigprop.analysis import cells, data
+from sigprop.figures import style
 
 
 def correlation_and_gradients(

@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sigprop.figures import data, geometry, phases, style
-from sigprop.figures.geometry_tables import Measure
+from sigprop.analysis import data, geometry, phases
+from sigprop.analysis.geometry_tables import Measure
+from sigprop.figures import phase_panels, style
 
 ORDERED, CHAOTIC = style.PALETTE[0], style.PALETTE[3]
 _MARKERS = {"renorm": "s", "relu": "^"}
@@ -75,8 +76,8 @@ def gradient_exponents(
 
     ax = axes[1, 1]
     x, y, z = phases.plane(plane, "diagonal", "lambda_g_traj", mode="conv")
-    phases.draw_map(ax, x, y, z, _LIMIT)
-    phases.draw_levels(ax, x, y, z, [-0.02, 0.1, 0.3])
+    phase_panels.draw_map(ax, x, y, z, _LIMIT)
+    phase_panels.draw_levels(ax, x, y, z, [-0.02, 0.1, 0.3])
     blocks = int(data.choose(plane, grid="diagonal", quantity="lambda_g_traj")["depth"].iloc[0])
     on_the_plane = backward[
         (backward["mode"] == "conv")
@@ -109,14 +110,14 @@ def _maps(
     points = pd.DataFrame(found, columns=["sigma", "alpha", "value"])
     wide = points.pivot(index="alpha", columns="sigma", values="value")
     sigmas, alphas = wide.columns.to_numpy(np.float64), wide.index.to_numpy(np.float64)
-    image = phases.draw_map(axes[0], x, y, theory, _LIMIT)
-    simulated = phases.draw_map(axes[1], sigmas, alphas, wide.to_numpy(), _LIMIT, zero=False)
+    image = phase_panels.draw_map(axes[0], x, y, theory, _LIMIT)
+    simulated = phase_panels.draw_map(axes[1], sigmas, alphas, wide.to_numpy(), _LIMIT, zero=False)
     simulated.set_rasterized(True)
     for ax in axes:
         if name == "lambda_g":
-            phases.draw_levels(ax, x, y, theory, _LEVELS)
+            phase_panels.draw_levels(ax, x, y, theory, _LEVELS)
         elif ax is axes[1]:
-            phases.draw_edge(ax, x, y, theory)
+            phase_panels.draw_edge(ax, x, y, theory)
         if name == "lambda_a" and not np.nanmin(theory) < 0 < np.nanmax(theory):
             ax.text(
                 0.5, 0.97, "no critical line here", transform=ax.transAxes, ha="center", va="top"
@@ -142,7 +143,7 @@ def _draw_points(ax: Axes, x: Any, y: Any, values: Any, size: float) -> None:
         y,
         c=values,
         s=size,
-        cmap=phases.MAP_COLOURS,
+        cmap=phase_panels.MAP_COLOURS,
         vmin=-_LIMIT,
         vmax=_LIMIT,
         edgecolors="0.25",

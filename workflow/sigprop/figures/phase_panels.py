@@ -4,9 +4,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from sigprop.figures import data, phases, style
+from sigprop.analysis import data, phases
+from sigprop.analysis.stats import Array
+from sigprop.figures import style
+
+MAP_COLOURS = "vlag"  # diverging, blue to red through white; told apart by colour-blind readers
+EDGE_COLOUR = "black"
 
 
 def strengths(table: pd.DataFrame) -> Figure:
@@ -18,13 +26,13 @@ def strengths(table: pd.DataFrame) -> Figure:
     mesh: Any = None
     for ax, sigma_w in zip(axes[0], sigmas, strict=True):
         x, y, angle = phases.plane(table, "strengths", "lambda_a", sigma_w1=sigma_w)
-        mesh = phases.draw_map(ax, x, y, angle, 1.0)
+        mesh = draw_map(ax, x, y, angle, 1.0)
         *_, gradient = phases.plane(table, "strengths", "lambda_g", sigma_w1=sigma_w)
-        phases.draw_levels(ax, x, y, gradient, [0.01, 0.03, 0.1, 0.3, 1.0])
+        draw_levels(ax, x, y, gradient, [0.01, 0.03, 0.1, 0.3, 1.0])
         leading = data.choose(lines, sigma_w1=sigma_w, quantity="alpha_mlp_c_leading")
         if len(leading):
             at, alpha_c = phases.line(leading, "alpha_mlp_c_leading", "alpha_attn")
-            ax.plot(at, alpha_c, color=phases.EDGE_COLOUR, linestyle=style.DASHED, lw=1)
+            ax.plot(at, alpha_c, color=EDGE_COLOUR, linestyle=style.DASHED, lw=1)
         ax.set(title=rf"$\sigma_w={sigma_w:g}$", xlabel=r"attention strength $\alpha_A$")
         ax.set(ylabel=r"MLP strength $\alpha_M$", aspect="equal")
     bar = figure.colorbar(mesh, ax=axes[0], extend="both", shrink=0.9, pad=0.01)
@@ -71,7 +79,7 @@ def limits(table: pd.DataFrame) -> Figure:
         rows = data.choose(table, grid="gaussian", rho=rho)
         for quantity, colour in colours.items():
             name_at = (4.0, 9.0 if quantity == "s" else -9.0)
-            phases.draw_moment(ax, rows, quantity, colour, name_at=name_at)
+            draw_moment(ax, rows, quantity, colour, name_at=name_at)
         ax.set(title=rf"$n={n_tokens}$, $\rho={rho:g}$", yscale="log", ylim=(0.025, 1.5))
         ax.set(xlabel=r"logit scale $\sigma_A$", ylabel="moment", xlim=(0, None))
 
@@ -107,7 +115,7 @@ def limits(table: pd.DataFrame) -> Figure:
         half = leading / mean**2 * half
         axes[1, 0].errorbar(x, leading / mean - 1, half, fmt="o", ms=3.5, color=by_tokens[n])
         look = {"power": 2, "scale": 1 / np.log(n)}
-        phases.draw_moment(axes[1, 2], rows, "entropy", by_tokens[n], **look)
+        draw_moment(axes[1, 2], rows, "entropy", by_tokens[n], **look)
     axes[1, 0].axhline(0.1, color="0.5", lw=0.8)
     axes[1, 0].text(1.99, 0.11, "10 %", fontsize=7, color="0.35", ha="right")
     axes[1, 0].set(title=r"Error of $e^v/n$ for $S$, $\rho=0$", xlabel=r"logit scale $\sigma_A$")
@@ -117,7 +125,7 @@ def limits(table: pd.DataFrame) -> Figure:
 
     ax = axes[1, 1]
     for (n,), rows in data.groups(energy, "n_tokens"):
-        phases.draw_moment(ax, rows, "s", by_tokens[n], x="beta")
+        draw_moment(ax, rows, "s", by_tokens[n], x="beta")
     largest = data.choose(energy, n_tokens=int(energy["n_tokens"].max()), source="theory")
     ax.plot(*phases.line(largest, "s_limit", "beta"), "x", color="0.25", ms=4)
     ax.text(2.1, 0.2, r"crosses: $n\to\infty$", color="0.25", size=8)
@@ -151,13 +159,13 @@ def variants(table: pd.DataFrame) -> Figure:
     mesh: Any = None
     for ax, (title, (grid, wanted)) in zip(axes.flat, maps.items(), strict=False):
         x, y, angle = phases.plane(table, grid, "lambda_a", **wanted)
-        mesh = phases.draw_map(ax, x, y, angle, 1.0)
+        mesh = draw_map(ax, x, y, angle, 1.0)
         *_, gradient = phases.plane(table, grid, "lambda_g", **wanted)
-        phases.draw_levels(ax, x, y, gradient, [0.01, 0.1, 0.3, 1.0])
+        draw_levels(ax, x, y, gradient, [0.01, 0.1, 0.3, 1.0])
         ax.set(title=title)
     ax = axes[1, 2]
     x, y, power = phases.plane(table, "diagonal_unit_skip", "power_a")
-    phases.draw_map(ax, x, y, power, 1.0)
+    draw_map(ax, x, y, power, 1.0)
     ax.set(title=r"PRE-LN, unit skip: power $\kappa_a$")
     for ax in axes.flat[:7]:
         ax.set(xlabel=r"$\sigma_w$", ylabel=r"$\alpha_A=\alpha_M$")
@@ -189,3 +197,78 @@ def variants(table: pd.DataFrame) -> Figure:
         ncols=2,
     )
     return figure
+
+
+def draw_map(
+    ax: Axes, x: Array, y: Array, z: Array, limit: float, *, zero: bool = True
+) -> QuadMesh:
+    """A diverging map of z in [-limit, limit], white at 0, with its zero contour in black."""
+    mesh = ax.pcolormesh(
+        x, y, z, cmap=MAP_COLOURS, vmin=-limit, vmax=limit, shading="nearest", rasterized=True
+    )
+    if zero:
+        draw_edge(ax, x, y, z)
+    ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+    ax.grid(visible=False)
+    return mesh
+
+
+def draw_edge(ax: Axes, x: Array, y: Array, z: Array) -> None:
+    """The line z = 0 in black, where z takes both signs."""
+    # both alphas 0: nothing moves, and the whole row would be on the contour
+    moving = np.where((z == 0).all(1, keepdims=True), np.nan, z)
+    if np.nanmin(z) < 0 < np.nanmax(z):
+        ax.contour(x, y, moving, levels=[0.0], colors=EDGE_COLOUR, linewidths=1.2)
+
+
+def draw_levels(ax: Axes, x: Array, y: Array, z: Array, levels: list[float]) -> None:
+    """Labelled grey level sets."""
+    contours = ax.contour(x, y, z, levels=levels, colors="0.3", linewidths=0.7)
+    for text in ax.clabel(contours, fmt="%g", fontsize=6.5, colors="black"):
+        text.set_path_effects([patheffects.withStroke(linewidth=1.5, foreground="white")])
+
+
+def mark_fixed_points(ax: Axes, x: Array, y: Array, *, drift: bool = False) -> None:
+    """Dots on the fixed points of y(x): filled are stable, open are not."""
+    for at, stable in phases.fixed_points(x, y.copy()):
+        face = EDGE_COLOUR if stable else "white"
+        ax.plot(
+            at, 0.0 if drift else at, "o", ms=5, mfc=face, mec=EDGE_COLOUR, zorder=5, clip_on=False
+        )
+
+
+def draw_moment(
+    ax: Axes,
+    rows: pd.DataFrame,
+    quantity: str,
+    colour: Any,
+    *,
+    x: str = "sigma_a",
+    power: int = 1,
+    scale: float = 1.0,
+    name_at: tuple[float, float] | None = None,
+) -> None:
+    """A moment of softmax rows, times `scale`, over column `x` to a power, for one n and rho.
+
+    Dots with 95 % bars: simulation. Dashed: exact integral. Dotted: leading order, if there is one.
+    `name_at`: where the moment's name goes, the dot's x and the distance from it in points.
+    """
+    exact = data.choose(rows, source="theory")
+    for name, linestyle in ((quantity, style.DASHED), (f"{quantity}_leading", style.DOTTED)):
+        if name == quantity or (x == "sigma_a" and name in set(exact["quantity"])):
+            at, value = phases.line(exact, name, x)
+            ax.plot(at**power, scale * value, color=colour, linestyle=linestyle, lw=1.0)
+    at, mean, half = phases.means(rows, quantity)
+    ax.errorbar(at**power, scale * mean, scale * half, fmt="o", ms=3.5, color=colour)
+    if name_at is not None:
+        nearest = int(np.abs(at - name_at[0]).argmin())
+        place = (float(at[nearest] ** power), float(scale * mean[nearest]))
+        ax.annotate(
+            f"${quantity.upper()}$",
+            place,
+            (0, name_at[1]),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            color=colour,
+        )

@@ -1,6 +1,5 @@
 """The panels of Figures 5 and 6: digit reversal, and the steps that Adam takes on it."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sigprop.figures import data, style, training
+from sigprop.analysis import data, training
+from sigprop.analysis.stats import Array
+from sigprop.figures import style
 
 
 def learning(unscaled: pd.DataFrame, scaled: pd.DataFrame, depths: pd.DataFrame) -> Figure:
@@ -71,10 +72,23 @@ def _draw_all_times(ax: Axes, table: pd.DataFrame, column: str) -> None:
     for (rule, x), rows in data.groups(table, "alpha_rule", column):
         shift = 0.22 * (rules.index(rule) - (len(rules) - 1) / 2)
         times, limit = training.times_to_solve(rows)
-        training.draw_times(ax, places.index(x) + shift, times, limit, colours[rule])
+        _draw_times(ax, places.index(x) + shift, times, limit, colours[rule])
     ax.set_xticks(range(len(places)), [f"{x:g}" for x in places])
     ax.set(ylabel="step", ylim=(0, None))
     style.legend(ax, {rf"$\alpha={rule}$": c for rule, c in colours.items()}, theory=False)
+
+
+def _draw_times(ax: Axes, x: float, times: Array, limit: float, colour: Any) -> None:
+    """One dot per seed at the step it was solved; hollow triangles at the limit: not by then."""
+    solved = np.isfinite(times)
+    spread = x + 0.16 * (np.arange(len(times)) / max(1, len(times) - 1) - 0.5)
+    order = np.argsort(np.where(solved, times, np.inf), kind="stable")
+    at, when, done = spread, times[order], solved[order]
+    ax.plot(at[done], when[done], "o", ms=3.2, color=colour, alpha=0.85, mew=0)
+    ax.plot(at[~done], np.full((~done).sum(), limit), "^", ms=4, mfc="none", mec=colour, mew=0.8)
+    median = np.median(np.where(solved, times, np.inf))
+    if np.isfinite(median):
+        ax.plot([x - 0.13, x + 0.13], [median, median], color=colour, lw=1.4)
 
 
 def adam_rates(unscaled: pd.DataFrame, scaled: pd.DataFrame, step: int) -> Figure:
@@ -120,9 +134,3 @@ def _draw_ratios(ax: Axes, x: float, rows: pd.DataFrame, step: int, colour: Any)
         curve = training.mean_curve(np.zeros(1), ratio[:, None])
         spread = [curve.mean - curve.low, curve.high - curve.mean]
         ax.errorbar(x + shift, curve.mean, spread, fmt=marker, ms=3.5, color=colour)
-
-
-def measured_step(table: pd.DataFrame, wanted: int) -> int:
-    """The last step up to `wanted` at which Adam's rates were measured."""
-    steps: Iterable[int] = table.loc[table["quantity"] == "log_rate_q", "step"]
-    return max(step for step in steps if step <= wanted)

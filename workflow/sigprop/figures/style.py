@@ -9,14 +9,15 @@ import matplotlib
 
 matplotlib.use("Agg", force=False)
 import matplotlib.pyplot as plt
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
+from sigprop.analysis.data import Curve
 from sigprop.artifacts.files import atomic_path
-from sigprop.figures.data import Curve
 
 # Embedding a font makes fontTools remark on the font's date, in every executed notebook.
 logging.getLogger("fontTools").setLevel(logging.ERROR)
@@ -99,6 +100,22 @@ def draw_curve(
     if len(curve.theory):
         theory_x = curve.theory_layer if theory_x is None else theory_x
         ax.plot(theory_x, curve.theory, color=colour, linestyle=DASHED, linewidth=1.0)
+
+
+def draw_points(
+    ax: Axes, points: pd.DataFrame, name: str, colour: Any, *, filled: bool, label: str
+) -> None:
+    """Points with bootstrap bars; a point whose interval holds 0 is an upper limit (an arrow)."""
+    resolved = points[points[f"{name}_low"] > 0]
+    bars = [
+        (resolved[name] - resolved[f"{name}_low"]).to_numpy(),
+        (resolved[f"{name}_high"] - resolved[name]).to_numpy(),
+    ]
+    face = colour if filled else "white"
+    look: dict[str, Any] = {"color": colour, "markerfacecolor": face, "markersize": 4}
+    ax.errorbar(resolved["width"], resolved[name], bars, fmt="o", label=label, lw=1, **look)
+    limits = points[points[f"{name}_low"] == 0]
+    ax.plot(limits["width"], limits[f"{name}_high"], "v", alpha=0.6, **look)
 
 
 def legend(

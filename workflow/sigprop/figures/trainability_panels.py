@@ -10,10 +10,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from sigprop.analysis import trainability as fit
+from sigprop.analysis.stats import Array
+from sigprop.analysis.trainability import Estimate
 from sigprop.figures import style
-from sigprop.figures import trainability as fit
-from sigprop.figures.stats import Array
-from sigprop.figures.trainability import Estimate
 
 COLOURS = "viridis"
 EDGE = "crimson"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.stats import Array, bootstrap_mean, bootstrap_ratio
 from sigprop.artifacts.provenance import code_root
 from sigprop.artifacts.tables import read_table
-from sigprop.figures.stats import Array, bootstrap_mean, bootstrap_ratio
 
 
 def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
@@ -19,11 +19,12 @@ def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
     Relative paths are taken from the current folder or, failing that, from the checkout, so a
     notebook also runs from its own folder.
     """
-    frames = [read_table(_find(tables[key])) for key in (name, f"{name}_theory") if key in tables]
+    frames = [read_table(find(tables[key])) for key in (name, f"{name}_theory") if key in tables]
     return pd.concat(frames, ignore_index=True)
 
 
-def _find(path: str) -> Path:
+def find(path: str) -> Path:
+    """A relative path in the current folder or, failing that, in the checkout."""
     here = Path(path)
     return here if here.exists() or here.is_absolute() else code_root() / path
 

@@ -1,15 +1,13 @@
 """Deviations from theory against width, and two samplers against each other."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
-from sigprop.figures.data import choose, groups, networks, theory_at
-from sigprop.figures.stats import Array, bootstrap_mean
+from sigprop.analysis.data import choose, groups, networks, theory_at
+from sigprop.analysis.stats import Array, bootstrap_mean
 
 
 def deviation_by_width(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -81,22 +79,6 @@ def power_law(points: pd.DataFrame, name: str, *, from_width: int = 100) -> Powe
     return PowerLaw(
         float(slope), float(slope - half), float(slope + half), len(used), np.exp(ends), fitted
     )
-
-
-def draw_points(
-    ax: Axes, points: pd.DataFrame, name: str, colour: Any, *, filled: bool, label: str
-) -> None:
-    """Points with bootstrap bars; a point whose interval holds 0 is an upper limit (an arrow)."""
-    resolved = points[points[f"{name}_low"] > 0]
-    bars = [
-        (resolved[name] - resolved[f"{name}_low"]).to_numpy(),
-        (resolved[f"{name}_high"] - resolved[name]).to_numpy(),
-    ]
-    face = colour if filled else "white"
-    look: dict[str, Any] = {"color": colour, "markerfacecolor": face, "markersize": 4}
-    ax.errorbar(resolved["width"], resolved[name], bars, fmt="o", label=label, lw=1, **look)
-    limits = points[points[f"{name}_low"] == 0]
-    ax.plot(limits["width"], limits[f"{name}_high"], "v", alpha=0.6, **look)
 
 
 def compare_samplers(table: pd.DataFrame) -> pd.DataFrame:

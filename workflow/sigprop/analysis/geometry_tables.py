@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from sigprop.figures import data
-from sigprop.figures.geometry import Exponent
+from sigprop.analysis import data
+from sigprop.analysis.geometry import Exponent
 
 Measure = Callable[[pd.DataFrame], Exponent]
 

@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from sigprop.figures.data import choose
-from sigprop.figures.stats import DRAWS, LEVEL, Array
+from sigprop.analysis.data import choose
+from sigprop.analysis.stats import DRAWS, LEVEL, Array
 
 LIMIT = 30.0  # on |L lambda_a|
 FAILED = 0.75  # a test loss above it; guessing the class frequencies costs 1.54 nat

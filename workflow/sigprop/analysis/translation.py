@@ -1,22 +1,15 @@
-"""Translation: curves by method and depth, and tables, also as pictures."""
+"""Translation: scores by method, and hyperparameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from scipy import stats
 
-from sigprop.artifacts.provenance import code_root
+from sigprop.analysis.data import choose, find, groups, load
+from sigprop.analysis.stats import Array, student_mean
 from sigprop.artifacts.tables import read_sidecar
-from sigprop.figures import style
-from sigprop.figures.data import Curve, choose, groups, load
-from sigprop.figures.stats import LEVEL, Array
-from sigprop.figures.training import by_layer, by_step
 from sigprop.tasks.translation import bleu
 
 # Tables of the methods, in the order of the figures.
@@ -28,7 +21,6 @@ TITLES = {
     "translation_post_ln_sgd": "POST-LN, SGD",
     "translation_ours": r"no LN, $1/\sqrt{L}$, $\tau$, SGD (ours)",
 }
-COLOURS = dict(zip(TITLES, (style.PALETTE[i] for i in (3, 0, 4, 5, 7, 2)), strict=True))
 PLAIN_TITLES = TITLES | {"translation_ours": "no LN, 1/sqrt(L), tau, SGD (ours)"}
 
 BRANCHES = {
@@ -52,83 +44,10 @@ def methods(tables: Mapping[str, str]) -> dict[str, pd.DataFrame]:
     return trained
 
 
-def interval(values: Array) -> tuple[float, float, float]:
-    """Mean over runs with its 95 % Student-t interval; NaN ends for a single run."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, np.nan, np.nan
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
-    return mean, mean - half, mean + half
-
-
-def seed_curve(x: Array, values: Array) -> Curve:
-    """Mean over runs (n_seeds, len(x)), with the range from least to largest as its band.
-
-    Runs are few, so their range says more than an interval. A run that diverged leaves the mean.
-    """
-    with np.errstate(all="ignore"):
-        mean, low, high = (np.full(len(x), np.nan) for _ in range(3))
-        there = np.isfinite(values).any(0)
-        own = values[:, there]
-        mean[there], low[there], high[there] = (
-            np.nanmean(own, 0),
-            np.nanmin(own, 0),
-            np.nanmax(own, 0),
-        )
-    none = np.empty(0)
-    return Curve(x, mean, low, high, len(values), none, none)
-
-
-def draw_by_step(ax: Axes, rows: pd.DataFrame, quantity: str, colour: Any, line: Any) -> None:
-    """A quantity of whole runs by step, one setting."""
-    _draw(ax, seed_curve(*by_step(rows, quantity)), colour, line)
-
-
-def draw_layer_by_step(
-    ax: Axes, rows: pd.DataFrame, quantity: str, layer: int, colour: Any, line: Any
-) -> None:
-    """A quantity of one layer by step, one setting."""
-    own = rows[(rows["layer"] == layer).fillna(False)]
-    _draw(ax, seed_curve(*by_step(own, quantity)), colour, line)
-
-
-def draw_by_layer(
-    ax: Axes, rows: pd.DataFrame, quantity: str, step: int, colour: Any, line: Any
-) -> None:
-    """A quantity by layer at one step, one setting."""
-    _draw(ax, seed_curve(*by_layer(rows, quantity, step)), colour, line)
-
-
-def _draw(ax: Axes, curve: Curve, colour: Any, line: Any) -> None:
-    style.draw_curve(ax, curve, colour, linestyle=line)
-
-
-def last_step(rows: pd.DataFrame, quantity: str) -> int:
-    """The last step at which a quantity was measured."""
-    return int(choose(rows, quantity=quantity)["step"].max())
-
-
 def scores(rows: pd.DataFrame, quantity: str) -> Array:
     """BLEU of every run of one setting, in the order of seeds."""
     own = choose(rows, quantity=quantity).sort_values("seed")
     return own["value"].to_numpy(np.float64)
-
-
-def draw_scores(ax: Axes, tables: Mapping[str, pd.DataFrame], quantity: str) -> None:
-    """One dot per run, and mean with 95 % interval, by depth; methods side by side."""
-    depths = sorted({int(depth) for table in tables.values() for depth in table["depth"]})
-    for i, (name, table) in enumerate(tables.items()):
-        for (depth,), rows in groups(table, "depth"):
-            values = scores(rows, quantity)
-            if not len(values):  # all its runs diverged at once
-                continue
-            x = depths.index(int(depth)) + 0.8 * ((i + 0.5) / len(tables) - 0.5)
-            mean, low, high = interval(values)
-            ax.plot(np.full(len(values), x), values, "o", ms=2.5, color=COLOURS[name], alpha=0.6)
-            spread = [[np.nan_to_num(mean - low)], [np.nan_to_num(high - mean)]]
-            ax.errorbar([x + 0.03], [mean], spread, fmt="_", ms=7, lw=1, color=COLOURS[name])
-    ax.set_xticks(range(len(depths)), [f"{depth}+{depth}" for depth in depths])
-    ax.set(xlabel="layers", ylabel="BLEU", ylim=(0, None))
 
 
 def bleu_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -153,7 +72,7 @@ def _scored(values: Array) -> str:
     """`mean [low, high]`; a single run has no interval, and one that found no weights no score."""
     if not len(values):
         return "none"
-    mean, low, high = interval(values)
+    mean, low, high = student_mean(values)
     return f"{mean:.2f}" if len(values) == 1 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -250,13 +169,7 @@ ROWS = (
 
 def settings_of(tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Settings of every method, also of those left out, from the sidecars of their tables."""
-    found = {}
-    for name in TITLES:
-        if name in tables:
-            here = Path(tables[name])
-            there = here if here.exists() or here.is_absolute() else code_root() / here
-            found[name] = read_sidecar(there)["settings"]
-    return found
+    return {name: read_sidecar(find(tables[name]))["settings"] for name in TITLES if name in tables}
 
 
 def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -318,27 +231,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_short, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# ---------------------------------------------------------------- tables as files
-
-
-def picture(table: pd.DataFrame, *, width: float = 9.0) -> Figure:
-    """The table drawn as a figure, for the gallery."""
-    figure, ax = style.panels(1, 1)
-    figure.set_size_inches(width, 0.165 * (len(table) + 1) + 0.75)
-    ax.axis("off")
-    drawn = ax.table(
-        table.astype(str).values.tolist(),
-        colLabels=list(table.columns),
-        loc="upper center",
-        cellLoc="left",
-    )
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(6.5)
-    drawn.auto_set_column_width(list(range(len(table.columns))))
-    for (row, _), cell in drawn.get_celld().items():
-        cell.set_linewidth(0.3)
-        if row == 0:
-            cell.set_text_props(weight="bold")
-    return figure

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from sigprop.figures.data import Curve, choose, curve, networks
-from sigprop.figures.stats import DRAWS, LEVEL, Array, bootstrap_mean, bootstrap_ratio
+from sigprop.analysis.data import Curve, choose, curve, networks
+from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean, bootstrap_ratio
 
 # Settings of `geometry_exponents` that stand one by one beside theory: both phases, with tanh ...
 TANH = (

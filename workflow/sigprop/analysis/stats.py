@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 Array = NDArray[np.float64]
 
@@ -68,3 +69,12 @@ def bootstrap_ratio(
     low, high = _interval((weights @ top) / (weights @ bottom), level)
     ratio = top.sum(0) / bottom.sum(0)
     return ratio.reshape(shape), low.reshape(shape), high.reshape(shape)
+
+
+def student_mean(values: Array) -> tuple[float, float, float]:
+    """Mean of few runs with its 95 % Student-t interval; NaN ends for a single run."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, np.nan, np.nan
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
+    return mean, mean - half, mean + half

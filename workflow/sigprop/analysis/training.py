@@ -1,13 +1,10 @@
 """Training curves, times until solved, and what they are at one step, from tidy tables."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
-from sigprop.figures.data import Curve, choose
-from sigprop.figures.stats import Array, bootstrap_mean
+from sigprop.analysis.data import Curve, choose
+from sigprop.analysis.stats import Array, bootstrap_mean
 
 _NONE = np.empty(0)
 
@@ -40,6 +37,24 @@ def mean_curve(x: Array, values: Array) -> Curve:
     return Curve(x, mean, low, high, len(values), _NONE, _NONE)
 
 
+def seed_curve(x: Array, values: Array) -> Curve:
+    """Mean over runs (n_seeds, len(x)), with the range from least to largest as its band.
+
+    Runs are few, so their range says more than an interval. A run that diverged leaves the mean.
+    """
+    with np.errstate(all="ignore"):
+        mean, low, high = (np.full(len(x), np.nan) for _ in range(3))
+        there = np.isfinite(values).any(0)
+        own = values[:, there]
+        mean[there], low[there], high[there] = (
+            np.nanmean(own, 0),
+            np.nanmin(own, 0),
+            np.nanmax(own, 0),
+        )
+    none = np.empty(0)
+    return Curve(x, mean, low, high, len(values), none, none)
+
+
 def times_to_solve(rows: pd.DataFrame) -> tuple[Array, float]:
     """Steps until solved by seed (n_seeds,), NaN where it never was, and the steps of a run."""
     steps = choose(rows, quantity="steps_to_solve").sort_values("seed")
@@ -59,14 +74,7 @@ def log_ratio(rows: pd.DataFrame, top: str, bottom: str, step: int) -> Array:
     return np.asarray((values[0] - values[1]).mean(1), dtype=np.float64)
 
 
-def draw_times(ax: Axes, x: float, times: Array, limit: float, colour: Any) -> None:
-    """One dot per seed at the step it was solved; hollow triangles at the limit: not by then."""
-    solved = np.isfinite(times)
-    spread = x + 0.16 * (np.arange(len(times)) / max(1, len(times) - 1) - 0.5)
-    order = np.argsort(np.where(solved, times, np.inf), kind="stable")
-    at, when, done = spread, times[order], solved[order]
-    ax.plot(at[done], when[done], "o", ms=3.2, color=colour, alpha=0.85, mew=0)
-    ax.plot(at[~done], np.full((~done).sum(), limit), "^", ms=4, mfc="none", mec=colour, mew=0.8)
-    median = np.median(np.where(solved, times, np.inf))
-    if np.isfinite(median):
-        ax.plot([x - 0.13, x + 0.13], [median, median], color=colour, lw=1.4)
+def last_step(rows: pd.DataFrame, quantity: str, up_to: float = np.inf) -> int:
+    """The last step, at most `up_to`, at which a quantity was measured."""
+    steps = choose(rows, quantity=quantity)["step"]
+    return int(steps[steps <= up_to].max())

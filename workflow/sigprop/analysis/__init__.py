@@ -1,0 +1,1 @@
+"""Readers and statistics of tables, for claims, figures and pages alike. Draws nothing."""
