@@ -18,6 +18,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from sigprop.analysis.scaling import holm
+from sigprop.analysis.stats import bootstrap_mean
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256
 from sigprop.artifacts.tables import write_table
@@ -38,13 +40,12 @@ from sigprop.claims.rules import (
     within,
     z_test,
 )
+from sigprop.claims.tables import claim_tables
 from sigprop.experiments.config import load, parts
 from sigprop.experiments.frames import schema
 from sigprop.experiments.index import figures
 from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.experiments.settings import PRESETS
-from sigprop.figures.scaling import holm
-from sigprop.figures.stats import bootstrap_mean
 
 SCHEMA = schema(PropagationSettings)
 
@@ -282,6 +283,10 @@ def test_a_claim_says_what_it_reads_and_where(claim: Claim) -> None:
     assert claim.statement.endswith(".") and claim.rule.endswith(".") and claim.place
     assert claim.reason.statistic and not claim.reason.statistic.endswith(".")
     assert claim.reason.why.endswith(".") and len(claim.reason.why) > 60
+
+
+def test_the_rule_reads_the_tables_of_the_claims_whatever_figure_reads_them() -> None:
+    assert claim_tables() == sorted({table for claim in CLAIMS.values() for table in claim.tables})
 
 
 def test_there_are_reasons_for_the_claims_and_no_others() -> None:

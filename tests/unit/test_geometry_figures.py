@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 
 from sigprop.analysis import data, geometry, geometry_tables
 from sigprop.experiments.config import load
-from sigprop.experiments.context import Context
+from sigprop.experiments.context import Context, chosen
 from sigprop.experiments.geometry import simulation
 from sigprop.experiments.geometry import theory as geometry_theory
 from sigprop.experiments.phases import theory as phases
@@ -33,7 +33,9 @@ def tables() -> Tables:
     experiments = load("smoke").experiments
     made = {"phases": phases.run(experiments["phases"], Context("phases", 1))}
     for name in ("", "_phases", "_exponents", "_gradients", "_fixed_points", "_distributions"):
-        settings, context = experiments["geometry" + name], Context("geometry" + name, 1)
+        settings = experiments["geometry" + name]
+        design = chosen(settings)
+        context = Context("geometry" + name, 1, design=design)
         parts = [module.run(settings, context) for module in (simulation, geometry_theory)]
         made["geometry" + name] = pd.concat(parts, ignore_index=True)
     return made

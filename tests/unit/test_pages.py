@@ -124,7 +124,7 @@ def make_results(root: Path, preset: str = "laptop", *, built: int | None = None
         write(folder / "notebooks" / f"{figure.id}.html", "<p>notebook</p>")
         benchmark(folder, figure.id, 9.0, 400.0)
         for name in {p for table in figure.tables for p in parts(table)}:
-            block = getattr(config, name.removesuffix("_theory")).model_dump(mode="json")
+            block = config[name.removesuffix("_theory")].model_dump(mode="json")
             record = {"settings": block, "rows": 1234567, "seed": 5, "device": "cpu"}
             write(folder / "data" / f"{name}.json", record | {"provenance": {"cpu_s": 20.0}})
         for rule in table_rules(figure.tables):
@@ -330,6 +330,18 @@ def test_a_claim_of_an_absent_chapter_reads_not_run(
 
 
 # ---------------------------------------------------------------- escaping
+
+
+def test_a_verdict_on_a_table_made_again_since_is_refused(tmp_path: Path) -> None:
+    results = make_results(tmp_path)
+    record = verdict("N12", "reproduced", part("only", 1.0), inputs={"moments": "old"})
+    write(results.root / "claims/claims.json", [record])
+    sidecar = results.root / "data/moments.json"
+    for digest, expected in (("old", "reproduced"), ("new", "not run")):
+        write(sidecar, {"sha256": digest})
+        found = next(claim for claim in results.claims() if claim["id"] == "N12")
+        assert found["verdict"] == expected and bool(found["parts"]) == (digest == "old")
+    assert found["reason"] == "out of date: make it again with `snakemake claims`"
 
 
 def test_text_is_escaped_wherever_it_comes_from(

@@ -1,10 +1,6 @@
 """Verdicts on the papers' claims, from the tables."""
 
-# All but those that only our own figures read.
-CLAIM_TABLES = sorted(
-    set(CONFIG.experiments)
-    - {t for figure in FIGURES if figure.paper == "extensions" for t in figure.tables}
-)
+from sigprop.claims.tables import claim_tables
 
 
 rule claims:
@@ -12,7 +8,7 @@ rule claims:
     input:
         tables=[
             f"{RESULTS}/data/{part}.parquet"
-            for table in CLAIM_TABLES
+            for table in claim_tables()
             for part in parts(table)
         ],
     output:

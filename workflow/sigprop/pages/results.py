@@ -92,7 +92,18 @@ class Results:
                     "reason": reason,
                     "parts": [],
                 }
-        return [records[name] for name in sorted(records)]
+        return [self._current(records[name]) for name in sorted(records)]
+
+    def _current(self, record: dict[str, Any]) -> dict[str, Any]:
+        """`record`, without its verdict where a table of it was made again since."""
+        digests = {
+            part: self.table_sidecar(part).get("sha256", digest)
+            for part, digest in record.get("inputs", {}).items()
+        }
+        if digests == record.get("inputs", {}):
+            return record
+        reason = "out of date: make it again with `snakemake claims`"
+        return record | {"verdict": "not run", "reason": reason, "explanation": "", "parts": []}
 
 
 def read_benchmark(path: Path) -> Measured | None:
