@@ -96,6 +96,7 @@ def test_every_setting_that_decides_a_result_is_a_row() -> None:
     keys = {row.key for row in translation.ROWS}
     missing = [key for key in settings if key not in keys and key not in ("data", "training")]
     assert set(missing) == {
+        "experiment",
         "cache",
         "residual",  # in the row of the strength
         "probe_steps",
@@ -112,9 +113,7 @@ def test_every_setting_that_decides_a_result_is_a_row() -> None:
 def test_every_row_has_one_of_the_marks_at_every_preset() -> None:
     for preset in PRESETS:
         experiments = load(preset).experiments
-        settings = {
-            name: getattr(experiments, name).model_dump(mode="json") for name in translation.METHODS
-        }
+        settings = {name: experiments[name].model_dump(mode="json") for name in translation.METHODS}
         table = translation.hyperparameters(settings)
         assert len(table) == len(translation.ROWS)
         for mark in table["mark"]:

@@ -130,6 +130,7 @@ def one_each(rows: pd.DataFrame, quantity: str, place: str) -> None:
         if column not in ("seed", "value", "label") and first[column].nunique() > 1
     }
     told = ", ".join(f"{column}={values}" for column, values in mixed.items())
+    told = told or "the same one twice"
     raise UserError(f"{quantity}: one value of each setting can be shown here, not {told}")
 
 

@@ -225,8 +225,8 @@ def resolved(
     own = records[name]
     changes = {field: v for field, v in changes.items() if v not in (None, getattr(own, field))}
     if strength is not None and (strength, strength) != (own.alpha_attn, own.alpha_ff):
-        weak = {"alpha_attn": strength, "alpha_ff": strength}
-        words = {"name": "", "title": ""}
+        weak: dict[str, Any] = {"alpha_attn": strength, "alpha_ff": strength}
+        words: dict[str, Any] = {"name": "", "title": ""}
         own = next(
             record
             for record in records.values()
