@@ -123,7 +123,8 @@ def _rows(
 ) -> pd.DataFrame:
     """Rows of a forward-propagation table; values (networks, layers), one row of them is theory."""
     values = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    some = {"scheme": "no_ln", "alpha_rule": "1", "activation": "relu", "attention": "softmax"}
+    rule = r"1/\sqrt{L}" if str(factors.get("scheme")).endswith("_scaled") else "1"
+    some = {"scheme": "no_ln", "alpha_rule": rule, "activation": "relu", "attention": "softmax"}
     some |= {"n_tokens": 16, "d_model": 32, "n_heads": 1, "d_ff": 32, "depth": layers[-1]}
     some |= {"alpha_attn": 1.0, "alpha_ff": 1.0, "tau": 1.0, "sigma_x": 1.0, "rho": 0.1}
     simulated = source == "simulation"

@@ -16,6 +16,8 @@ def _block(alpha: float, r: float, quantity: str, step: int, values: np.ndarray)
     )
     return pd.DataFrame(
         {
+            "scheme": "post_ln",
+            "alpha_rule": "1" if alpha == 1 else r"1/\sqrt{L}",
             "alpha_attn": alpha,
             "depth": DEPTH,
             "r": r,

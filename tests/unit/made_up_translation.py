@@ -16,7 +16,13 @@ BRANCHES = (
 
 
 def _block(
-    quantity: str, step: int, values: np.ndarray, depth: int, rule: str, alpha: float
+    quantity: str,
+    step: int,
+    values: np.ndarray,
+    depth: int,
+    rule: str,
+    alpha: float,
+    name: str = "translation_init",
 ) -> pd.DataFrame:
     """Rows of one quantity, values (seeds,) or (seeds, layers)."""
     by_layer = values.ndim == 2
@@ -24,6 +30,9 @@ def _block(
     seed, layer = (i.reshape(-1) for i in np.indices(wide.shape))
     return pd.DataFrame(
         {
+            "scheme": "residual_scaling" if name == "translation_ours" else "post_ln",
+            "optimizer": "adam" if name.endswith("adam") else "sgd",
+            "tau_final": 8.5 if name == "translation_ours" else 1.0,
             "alpha_rule": rule,
             "alpha_init": alpha,
             "d_model": 128,
@@ -94,7 +103,7 @@ def trained(
         for branch in BRANCHES if name == names[0] else ():
             rows.append((f"alpha_{branch}", 0, np.full((n, depth), alpha)))
             rows.append((f"alpha_{branch}", 100, noisy(alpha + growth, depth)))
-        blocks = [_block(*row, depth, rule, alpha) for row in rows]
+        blocks = [_block(*row, depth, rule, alpha, name) for row in rows]
         table = pd.concat(blocks, ignore_index=True)
         if full:
             table = table.assign(corpus="iwslt14", d_model=512)

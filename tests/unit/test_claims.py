@@ -325,7 +325,7 @@ def _moments(rows: Rows, factor: float = 1.0, shift: float = 0.0) -> dict[str, p
     """Sums that are `factor` times what theory says, and a correlation that is `shift` off."""
     frames = []
     for scheme, depth in (("no_ln", 6), ("no_ln_scaled", 12), ("no_ln_scaled", 48)):
-        at = {"scheme": scheme, "depth": depth}
+        at = {"scheme": scheme, "depth": depth, "activation": "linear", "attention": "uniform"}
         layers, rho = [depth // 2, depth], 0.4
         frames += _sums(rows, rho + shift, layers, **at)
         for quantity, value in (("sum_sq_norm", 1.0), ("sum_inner", 1 + (N_TOKENS - 1) * rho)):
@@ -336,7 +336,7 @@ def _moments(rows: Rows, factor: float = 1.0, shift: float = 0.0) -> dict[str, p
 
 
 def _n13(rows: Rows, shift: float) -> dict[str, pd.DataFrame]:
-    at = {"activation": "linear", "attention": "uniform", "depth": 200, "alpha_attn": 200**-0.5}
+    at = {"activation": "linear", "attention": "uniform", "depth": 200, "scheme": "no_ln_scaled"}
     limit = rows("rho_ratio_limit", [0.6], [200], source="theory", **at)
     return {"depth_limit": pd.concat([*_sums(rows, 0.6 + shift, [200], **at), limit])}
 
@@ -349,7 +349,7 @@ def _n15(rows: Rows, cosines: tuple[float, float, float]) -> dict[str, pd.DataFr
     frames = []
     for activation in ("relu", "linear"):
         for depth, cosine in zip((12, 50, 100), cosines, strict=True):
-            at = {"activation": activation, "alpha_attn": depth**-0.5}
+            at = {"activation": activation, "scheme": "no_ln_scaled"}
             frames.append(rows("cos_mean", _noisy([cosine], 0.02), [depth], **at))
             frames.append(rows("cos_mean_limit", [0.6], [depth], source="theory", **at))
     return {"deep": pd.concat(frames)}

@@ -291,11 +291,6 @@ def test_samplers_are_compared_at_the_last_layer(rows: Rows, gap: float, same: b
 # ---------------------------------------------------------------- style
 
 
-def test_every_scheme_has_a_colour_and_a_title() -> None:
-    assert set(style.SCHEME_COLOUR) == set(style.SCHEME_TITLE) == set(SCHEMES)
-    assert len(set(map(tuple, style.SCHEME_COLOUR.values()))) == len(SCHEMES)
-
-
 def _save(folder: Path, name: str, **options: str) -> str:
     figure, axes = style.panels(1, 2)
     axes[0].plot([0, 1], [0, 1])

@@ -98,6 +98,7 @@ def test_every_setting_that_decides_a_result_is_a_row() -> None:
     keys = {row.key for row in translation.ROWS}
     missing = [key for key in settings if key not in keys and key not in ("data", "training")]
     assert set(missing) == {
+        "experiment",
         "cache",
         "residual",  # in the row of the strength
         "probe_steps",
@@ -114,9 +115,7 @@ def test_every_setting_that_decides_a_result_is_a_row() -> None:
 def test_every_row_has_one_of_the_marks_at_every_preset() -> None:
     for preset in PRESETS:
         experiments = load(preset).experiments
-        settings = {
-            name: getattr(experiments, name).model_dump(mode="json") for name in translation.TITLES
-        }
+        settings = {name: experiments[name].model_dump(mode="json") for name in translation.METHODS}
         table = translation.hyperparameters(settings)
         assert len(table) == len(translation.ROWS)
         for mark in table["mark"]:
@@ -145,7 +144,7 @@ def test_strengths_are_those_of_the_models() -> None:
         {"coefficient": 2.0, "depth_power": 1.0},
     ]
     table = translation.hyperparameters(settings).set_index("hyperparameter")
-    ours = table.loc["residual strength", translation.PLAIN_TITLES["translation_ours"]]
+    ours = table.loc["residual strength"].iloc[-2]
     assert ours == "1 and 0.5 L^-0.25 and 2/L, trained"
 
 
@@ -174,10 +173,10 @@ def test_bleu_table_has_means_intervals_and_an_empty_paper_column() -> None:
         )
         for name, table in methods.items()
     }
-    table = translation.bleu_table(doubled)
+    table = translation.bleu_table(doubled, {name: name for name in doubled})
     assert list(table["paper"]) == ["", "", ""]
     assert list(table["runs"]) == [3, 3, 3]
-    ours = table[table["method"] == translation.PLAIN_TITLES["translation_ours"]].iloc[0]
+    ours = table[table["method"] == "translation_ours"].iloc[0]
     values = translation.scores(methods["translation_ours"], "bleu_tokenized")
     mean, low, high = student_mean(values)
     assert ours["sacrebleu"] == ours["bleu_tokenized"] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
@@ -190,7 +189,9 @@ def test_too_few_scores_for_an_interval_are_no_nan(kept: int) -> None:
     table = made_up.trained()["translation_ours"]
     scored = table["quantity"].isin(["bleu_tokenized", "sacrebleu"])
     few = table[~scored | ((table["quantity"] == "bleu_tokenized") & (table["seed"] < kept))]
-    (row,) = translation.bleu_table({"translation_ours": few}).to_dict("records")
+    (row,) = translation.bleu_table(
+        {"translation_ours": few}, {"translation_ours": "ours"}
+    ).to_dict("records")
     values = translation.scores(few, "bleu_tokenized")
     assert row["bleu_tokenized"] == (f"{values[0]:.2f}" if kept else "none")
     assert row["sacrebleu"] == "none"

@@ -1,6 +1,6 @@
 """From tidy tables to the arrays that a panel draws or a claim tests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,22 @@ import numpy as np
 import pandas as pd
 
 from sigprop.analysis.stats import Array, bootstrap_mean, bootstrap_ratio
+from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.provenance import code_root
-from sigprop.artifacts.tables import read_table
+from sigprop.artifacts.tables import read_sidecar, read_table
+
+# What a scheme is apart from its strengths; records of the same words differ by them alone.
+PLACEMENT = {
+    "post_ln": "POST-LN",
+    "post_ln_scaled": "POST-LN",
+    "pre_ln": "PRE-LN",
+    "pre_ln_scaled": "PRE-LN",
+    "no_ln": "no LN",
+    "no_ln_scaled": "no LN",
+    "residual_scaling": "no LN",
+    "rezero": "no LN",
+    "t_fixup": "T-Fixup",
+}
 
 
 def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
@@ -21,6 +35,23 @@ def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
     """
     frames = [read_table(find(tables[key])) for key in (name, f"{name}_theory") if key in tables]
     return pd.concat(frames, ignore_index=True)
+
+
+def settings(tables: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The settings that table `name` was made with, from its sidecar."""
+    found: dict[str, Any] = read_sidecar(find(tables[name]))["settings"]
+    return found
+
+
+def words(values: Iterable[Any]) -> str:
+    """Distinct values in order of appearance: `ReLU and linear`, `0.01`."""
+    known = {"relu": "ReLU"}
+    return " and ".join(known.get(v, str(v)) for v in dict.fromkeys(values))
+
+
+def conditions(table: pd.DataFrame) -> str:
+    """What a note says first: `ReLU, softmax attention, Gaussian tokens`."""
+    return f"{words(table['activation'])}, {words(table['attention'])} attention, Gaussian tokens"
 
 
 def find(path: str) -> Path:
@@ -39,6 +70,71 @@ def choose(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return table[keep]
 
 
+def placement(scheme: str) -> str:
+    """What the scheme of a table is apart from its strengths, from its column `scheme`."""
+    name, *changes = scheme.split(", ")
+    return ", ".join([PLACEMENT.get(name, name), *changes])
+
+
+def label(scheme: str, rule: str, tau: float = 1.0) -> str:
+    r"""What was run, from the columns `scheme`, `alpha_rule` and `tau`: `POST-LN, $\alpha=0.5$`."""
+    temperature = "" if tau == 1 else rf", $\tau={tau:g}$"
+    return rf"{placement(scheme)}, $\alpha={rule}${temperature}"
+
+
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` with a column `label` that names what each row was run with."""
+    columns = [name for name in ("scheme", "alpha_rule", "tau") if name in table]
+    runs = table[columns].drop_duplicates()
+    names = [label(*run) for run in runs.itertuples(index=False)]
+    return table.merge(runs.assign(label=names), on=columns, how="left")
+
+
+def placed(table: pd.DataFrame, where: str, alpha: str, **wanted: Any) -> pd.DataFrame:
+    """Rows of networks with LN placed `where`, both strengths `alpha`, at tau = 1, and as wanted.
+
+    Raises UserError that names what was not run.
+    """
+    rows = table[table["scheme"].map(placement) == where]
+    at = {"alpha_rule": alpha} | ({"tau": 1.0} if "tau" in rows else {})
+    rows = choose(rows, **at)
+    if rows.empty:
+        raise UserError(f"scheme, residual, tau: no {label(where, alpha)} was run")
+    return need(rows, **wanted)
+
+
+def need(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """As `choose`; UserError that names the setting when there are no such rows."""
+    for column, value in wanted.items():
+        left = choose(table, **{column: value})
+        if left.empty:
+            found = sorted({str(each) for each in table[column]})
+            raise UserError(f"{column}={value} was not run, but {', '.join(found) or 'nothing'}")
+        table = left
+    return table
+
+
+def one_each(rows: pd.DataFrame, quantity: str, place: str) -> None:
+    """Nothing, or UserError unless `rows` hold one value per seed and layer or step (`place`).
+
+    The message names the settings of which the rows mix several values.
+    """
+    if rows.empty:
+        raise UserError(f"{quantity} was not run")
+    if not rows.duplicated(["seed", place]).any():
+        return
+    first = rows[rows.duplicated(["seed", place], keep=False)]
+    first = first[(first["seed"] == first["seed"].iloc[0]) & (first[place] == first[place].iloc[0])]
+    mixed = {
+        column: "/".join(map(str, dict.fromkeys(first[column])))
+        for column in first
+        if column not in ("seed", "value", "label") and first[column].nunique() > 1
+    }
+    told = ", ".join(f"{column}={values}" for column, values in mixed.items())
+    told = told or "the same one twice"
+    raise UserError(f"{quantity}: one value of each setting can be shown here, not {told}")
+
+
 def groups(table: pd.DataFrame, *by: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """`table` split by columns, in order of first appearance."""
     yield from table.groupby(list(by), sort=False, observed=True)
@@ -48,14 +144,11 @@ def networks(table: pd.DataFrame, quantity: str) -> tuple[Array, Array]:
     """Layers (k,) and simulated values (n_networks, k) of one quantity of one setting.
 
     Raises:
-        ValueError: the rows mix several settings, or there are none.
+        UserError: the rows mix several settings, or there are none.
     """
-    rows = choose(table, quantity=quantity, source="simulation")
+    rows = need(table, quantity=quantity, source="simulation")
     rows = rows[rows["seed"].notna()]
-    if rows.empty or rows.duplicated(["seed", "layer"]).any():
-        raise ValueError(
-            f"{quantity}: {len(rows)} rows do not make one value per network and layer"
-        )
+    one_each(rows, quantity, "layer")
     wide = rows.pivot(index="seed", columns="layer", values="value").sort_index(axis=1)
     return wide.columns.to_numpy(dtype=np.float64), wide.to_numpy(dtype=np.float64)
 
@@ -133,7 +226,7 @@ def sizes(table: pd.DataFrame) -> str:
     rows = table[table["source"] == "simulation"]
     seeds = rows[rows["seed"].notna()]
     factors = ["scheme", "alpha_rule", "activation", "attention", "sampler"]
-    factors += ["d_model", "depth", "sigma_x"]
+    factors += ["tau", "d_model", "depth", "sigma_x"]
     counts = seeds.groupby(factors, observed=True)["seed"].max() + 1
     least, most = int(counts.min()), int(counts.max())
     networks = f"{most} networks" if least == most else f"{least} to {most} networks"

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sigprop.analysis.data import Curve, choose
+from sigprop.analysis.data import Curve, choose, one_each
 from sigprop.analysis.stats import Array, bootstrap_mean
 
 _NONE = np.empty(0)
@@ -15,19 +15,18 @@ def by_step(rows: pd.DataFrame, quantity: str) -> tuple[Array, Array]:
     A network that diverged has NaN from there on. ValueError when the rows mix settings, or there
     are none.
     """
-    wide = _wide(choose(rows, quantity=quantity), "step")
+    wide = _wide(choose(rows, quantity=quantity), quantity, "step")
     return wide.columns.to_numpy(np.float64), wide.to_numpy(np.float64)
 
 
 def by_layer(rows: pd.DataFrame, quantity: str, step: int) -> tuple[Array, Array]:
     """Layers (L,) and values (n_seeds, L) of one setting at one step; ValueError as above."""
-    wide = _wide(choose(rows, quantity=quantity, step=step), "layer")
+    wide = _wide(choose(rows, quantity=quantity, step=step), quantity, "layer")
     return wide.columns.to_numpy(np.float64), wide.to_numpy(np.float64)
 
 
-def _wide(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    if rows.empty or rows.duplicated(["seed", column]).any():
-        raise ValueError(f"{len(rows)} rows do not make one value per seed and {column}")
+def _wide(rows: pd.DataFrame, quantity: str, column: str) -> pd.DataFrame:
+    one_each(rows, quantity, column)
     return rows.pivot(index="seed", columns=column, values="value").sort_index(axis=1)
 
 
@@ -59,8 +58,7 @@ def times_to_solve(rows: pd.DataFrame) -> tuple[Array, float]:
     """Steps until solved by seed (n_seeds,), NaN where it never was, and the steps of a run."""
     steps = choose(rows, quantity="steps_to_solve").sort_values("seed")
     solved = choose(rows, quantity="solved").sort_values("seed")
-    if steps.empty or steps["seed"].duplicated().any():
-        raise ValueError(f"{len(steps)} rows do not make one time until solved per seed")
+    one_each(steps, "steps_to_solve", "step")
     times = np.where(solved["value"].to_numpy() > 0, steps["value"].to_numpy(), np.nan)
     return times.astype(np.float64), float(steps["step"].iloc[0])
 

@@ -2,26 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sigprop.analysis.data import choose, find, groups, load
+from sigprop.analysis.data import choose, find, groups, load, placement
 from sigprop.analysis.stats import Array, student_mean
 from sigprop.artifacts.tables import read_sidecar
 from sigprop.tasks.translation import bleu
 
 # Tables of the methods, in the order of the figures.
-TITLES = {
-    "translation_post_ln_adam": "POST-LN, Adam",
-    "translation_pre_ln_adam": "PRE-LN, Adam",
-    "translation_rezero": "ReZero, Adam",
-    "translation_t_fixup": "T-Fixup, Adam",
-    "translation_post_ln_sgd": "POST-LN, SGD",
-    "translation_ours": r"no LN, $1/\sqrt{L}$, $\tau$, SGD (ours)",
-}
-PLAIN_TITLES = TITLES | {"translation_ours": "no LN, 1/sqrt(L), tau, SGD (ours)"}
+METHODS = (
+    "translation_post_ln_adam",
+    "translation_pre_ln_adam",
+    "translation_rezero",
+    "translation_t_fixup",
+    "translation_post_ln_sgd",
+    "translation_ours",
+)
 
 BRANCHES = {
     "alpha_encoder_attention": "encoder, attention",
@@ -33,15 +33,39 @@ BRANCHES = {
 
 
 def methods(tables: Mapping[str, str]) -> dict[str, pd.DataFrame]:
-    """The tables of methods that were trained, in the order of `TITLES`.
+    """The tables of methods that were trained, in the order of `METHODS`.
 
     Raises ValueError when there are none.
     """
-    found = {name: load(tables, name) for name in TITLES if name in tables}
+    found = {name: load(tables, name) for name in METHODS if name in tables}
     trained = {name: table for name, table in found.items() if len(table)}
     if not trained:
         raise ValueError("no method was trained; n_seeds is 0 in all of them")
     return trained
+
+
+def titles(settings: Mapping[str, Mapping[str, Any]], *, plain: bool = False) -> dict[str, str]:
+    """What each method was run with, in words, from its settings; `plain` without TeX.
+
+    Two tables that were run with the same settings are told apart by their names.
+    """
+    told: dict[str, str] = {}
+    for name, own in settings.items():
+        strength = _strength(own["scheme"], own["residual"]).removesuffix(", trained")
+        words = [placement(own["scheme"])]
+        if own["scheme"] == "rezero" and strength == "0":
+            words = ["ReZero"]
+        elif strength != "1":
+            words.append(strength)
+        words += ["tau"] if own["training"]["tau"] else []
+        words.append({"adam": "Adam", "sgd": "SGD"}[own["training"]["optimizer"]])
+        title = ", ".join(words) + (" (ours)" if name == "translation_ours" else "")
+        title = f"{title}, {name}" if title in told.values() else title
+        told[name] = title
+    if plain:
+        return told
+    tex = (("1/sqrt(L)", r"$1/\sqrt{L}$"), (" tau,", r" $\tau$,"))
+    return {name: reduce(lambda t, pair: t.replace(*pair), tex, t) for name, t in told.items()}
 
 
 def scores(rows: pd.DataFrame, quantity: str) -> Array:
@@ -50,7 +74,7 @@ def scores(rows: pd.DataFrame, quantity: str) -> Array:
     return own["value"].to_numpy(np.float64)
 
 
-def bleu_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def bleu_table(tables: Mapping[str, pd.DataFrame], names: Mapping[str, str]) -> pd.DataFrame:
     """Both BLEUs by method and depth: mean and 95 % interval over runs; the paper's is not known.
 
     The paper's column is empty because its values could not be established beyond doubt.
@@ -58,7 +82,7 @@ def bleu_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     records = []
     for name, table in tables.items():
         for (depth,), rows in groups(table, "depth"):
-            record: dict[str, Any] = {"method": PLAIN_TITLES[name], "layers": f"{depth}+{depth}"}
+            record: dict[str, Any] = {"method": names[name], "layers": f"{depth}+{depth}"}
             runs = choose(rows, quantity="diverged")
             record["runs"] = len(runs)
             record["diverged"] = int(runs["value"].sum())
@@ -169,7 +193,9 @@ ROWS = (
 
 def settings_of(tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Settings of every method, also of those left out, from the sidecars of their tables."""
-    return {name: read_sidecar(find(tables[name]))["settings"] for name in TITLES if name in tables}
+    return {
+        name: read_sidecar(find(tables[name]))["settings"] for name in METHODS if name in tables
+    }
 
 
 def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -177,7 +203,7 @@ def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
     A row whose values are not those known of the paper is our choice, and says what is known.
     """
-    records = []
+    records, names = [], titles(settings, plain=True)
     for row in ROWS:
         values = {
             name: _value(own, row.key)
@@ -192,7 +218,7 @@ def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
             mark = f"{OURS} (paper: {_short(row.known[-1])}, {row.mark})"
         record = {"hyperparameter": row.label}
         for name in settings:
-            record[PLAIN_TITLES[name]] = _short(values[name]) if name in values else ""
+            record[names[name]] = _short(values[name]) if name in values else ""
         records.append(record | {"mark": mark})
     return pd.DataFrame(records)
 

@@ -4,19 +4,34 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from sigprop.analysis.data import choose, curve, networks, theory_at
+from sigprop.analysis.data import curve, networks, placed, theory_at
 from sigprop.analysis.scaling import holm
 from sigprop.analysis.stats import DRAWS, LEVEL, bootstrap_mean
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below, within, z_test
 
-_EXACT = (("no_ln", 6), ("no_ln_scaled", 12), ("no_ln_scaled", 48))
+_SCALED = r"1/\sqrt{L}"
+_EXACT = (("1", 6), (_SCALED, 12), (_SCALED, 48))
+# How the rows of each rule are called in the ledger.
+_NAMES = {
+    ("no LN", "1"): "no_ln",
+    ("no LN", _SCALED): "no_ln_scaled",
+    ("POST-LN", "1"): "post_ln",
+    ("PRE-LN", "1"): "pre_ln",
+}
+
+
+def _exact(tables: Tables, alpha: str, depth: int) -> pd.DataFrame:
+    """Rows where the lemmas are exact: no LN, linear feed-forward, uniform attention."""
+    where = {"activation": "linear", "attention": "uniform", "depth": depth}
+    return placed(tables["moments"], "no LN", alpha, **where)
 
 
 def _n11(tables: Tables) -> list[Part]:
     parts = []
-    for scheme, depth in _EXACT:
-        rows = choose(tables["moments"], scheme=scheme, depth=depth)
+    for alpha, depth in _EXACT:
+        rows = _exact(tables, alpha, depth)
+        scheme = _NAMES["no LN", alpha]
         for quantity, symbol in (("sum_inner", "C"), ("sum_sq_norm", "T")):
             layers, values = networks(rows, quantity)
             for layer in (depth // 2, depth):
@@ -28,8 +43,9 @@ def _n11(tables: Tables) -> list[Part]:
 
 def _n12(tables: Tables) -> list[Part]:
     parts = []
-    for scheme, depth in _EXACT:
-        rows = choose(tables["moments"], scheme=scheme, depth=depth)
+    for alpha, depth in _EXACT:
+        rows = _exact(tables, alpha, depth)
+        scheme = _NAMES["no LN", alpha]
         c = curve(rows, "rho_ratio")
         theory = theory_at(rows, "rho_ratio", depth)
         what = f"rho_ratio, {scheme}, l=L={depth}"
@@ -38,14 +54,13 @@ def _n12(tables: Tables) -> list[Part]:
 
 
 def _scaled(tables: Tables, activation: str, attention: str, depth: int) -> pd.DataFrame:
-    rows = choose(
-        tables["deep"], scheme="no_ln", activation=activation, attention=attention, depth=depth
-    )
-    return choose(rows, alpha_attn=depth**-0.5)
+    where = {"activation": activation, "attention": attention, "depth": depth}
+    return placed(tables["deep"], "no LN", _SCALED, **where)
 
 
 def _n13(tables: Tables) -> list[Part]:
-    rows = tables["depth_limit"]
+    where = {"activation": "linear", "attention": "uniform", "depth": 200}
+    rows = placed(tables["depth_limit"], "no LN", _SCALED, **where)
     c = curve(rows, "rho_ratio")
     limit = theory_at(rows, "rho_ratio_limit", 200)
     value, low, high = c.mean[-1], c.low[-1], c.high[-1]
@@ -57,7 +72,8 @@ def _n13(tables: Tables) -> list[Part]:
 
 
 def _n14(tables: Tables) -> list[Part]:
-    rows = choose(tables["post_ln_depth"], scheme="post_ln", depth=12)
+    where = {"activation": "relu", "attention": "softmax", "depth": 12}
+    rows = placed(tables["post_ln_depth"], "POST-LN", "1", **where)
     c = curve(rows, "cos_mean")
     return [
         above(f"cos_mean at l={layer}", c.mean[i], c.low[i], c.high[i], bound, c.n_networks)
@@ -93,8 +109,9 @@ def _n15(tables: Tables) -> list[Part]:
 def _n16(tables: Tables) -> list[Part]:
     parts = []
     for attention, eps in (("uniform", 0.03), ("softmax", 0.06)):
-        for scheme in ("no_ln_scaled", "post_ln", "pre_ln"):
-            rows = choose(tables["correlation"], scheme=scheme, attention=attention)
+        for run in (("no LN", _SCALED), ("POST-LN", "1"), ("PRE-LN", "1")):
+            rows = placed(tables["correlation"], *run, attention=attention)
+            scheme = _NAMES[run]
             c = curve(rows, "cos_mean")
             for layer in (1, 4, 12, 24):
                 i = list(c.layer).index(layer)
@@ -106,7 +123,7 @@ def _n16(tables: Tables) -> list[Part]:
 
 
 def _n17(tables: Tables) -> list[Part]:
-    rows = choose(tables["correlation"], scheme="post_ln", attention="softmax")
+    rows = placed(tables["correlation"], "POST-LN", "1", attention="softmax")
     layers, values = networks(rows, "cos_mean")
     chosen = (layers >= 5) & (layers <= 12)
     x = layers[chosen] - layers[chosen].mean()
@@ -118,13 +135,13 @@ def _n17(tables: Tables) -> list[Part]:
 
 
 def _n18(tables: Tables) -> list[Part]:
-    rows = choose(tables["correlation"], scheme="pre_ln", attention="softmax")
+    rows = placed(tables["correlation"], "PRE-LN", "1", attention="softmax")
     exponent = theory_at(rows, "collapse_exponent", 20000)
     parts = [
         within("exponent of the map, l=2000 to 20000", exponent, exponent, exponent, -0.5, 0.03, 1)
     ]
     for attention in ("softmax", "uniform"):
-        rows = choose(tables["correlation"], scheme="pre_ln", attention=attention)
+        rows = placed(tables["correlation"], "PRE-LN", "1", attention=attention)
         c = curve(rows, "cos_mean")
         theory = 1 - theory_at(rows, "cos_mean", 48)
         value, low, high = ((1 - end[-1]) / theory for end in (c.mean, c.high, c.low))
@@ -137,11 +154,10 @@ _KS_NETWORKS = 600
 
 
 def _log_norms(
-    tables: Tables, scheme: str, attention: str, sigma_x: float, depth: int
+    tables: Tables, alpha: str, attention: str, sigma_x: float, depth: int
 ) -> np.ndarray:
-    rows = choose(
-        tables["norm_density"], scheme=scheme, attention=attention, sigma_x=sigma_x, depth=depth
-    )
+    where = {"attention": attention, "sigma_x": sigma_x, "depth": depth}
+    rows = placed(tables["norm_density"], "no LN", alpha, **where)
     return np.log(networks(rows, "sum_sq_norm")[1][:, -1]) / 2
 
 
@@ -153,7 +169,7 @@ def _n22(tables: Tables) -> list[Part]:
         tests = {}
         for depth in depths:
             soft, flat = (
-                _log_norms(tables, "no_ln_scaled", attention, sigma_x, depth)[:_KS_NETWORKS]
+                _log_norms(tables, _SCALED, attention, sigma_x, depth)[:_KS_NETWORKS]
                 for attention in ("softmax", "uniform")
             )
             tests[depth] = (stats.ks_2samp(soft, flat), *_ks_interval(soft, flat), len(soft))
@@ -207,7 +223,7 @@ def _n23(tables: Tables) -> list[Part]:
     parts: list[Part] = []
     previous: float | None = None
     for depth in depths:
-        values = 2 * _log_norms(tables, "no_ln", "uniform", 1.0, depth)
+        values = 2 * _log_norms(tables, "1", "uniform", 1.0, depth)
         resampled = values[rng.integers(len(values), size=(DRAWS, len(values)))].var(1, ddof=1)
         low, high = map(float, np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
         if previous is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sigprop.analysis.data import choose, networks
+from sigprop.analysis.data import networks, placed
 from sigprop.analysis.stats import bootstrap_mean, bootstrap_ratio
 from sigprop.claims.claim import Claim, Tables
 from sigprop.claims.rules import Part, Verdict, above, below, within
@@ -11,8 +11,8 @@ from sigprop.claims.rules import Part, Verdict, above, below, within
 _DEPTH = 12
 
 
-def _rows(tables: Tables, scheme: str) -> pd.DataFrame:
-    return choose(tables["gradients"], scheme=scheme, depth=_DEPTH, attention="softmax")
+def _rows(tables: Tables, where: str, alpha: str = "1") -> pd.DataFrame:
+    return placed(tables["gradients"], where, alpha, depth=_DEPTH, attention="softmax")
 
 
 def _slope(rows: pd.DataFrame, quantity: str, first: int) -> tuple[float, float, float, int]:
@@ -26,13 +26,10 @@ def _slope(rows: pd.DataFrame, quantity: str, first: int) -> tuple[float, float,
 
 
 def _n19(tables: Tables) -> list[Part]:
-    slopes = {
-        scheme: _slope(_rows(tables, scheme), "grad_q", 4)
-        for scheme in ("post_ln", "post_ln_scaled", "pre_ln")
-    }
-    value, low, high, count = slopes["post_ln"]
-    scaled, scaled_low, scaled_high, _ = slopes["post_ln_scaled"]
-    pre, pre_low, pre_high, _ = slopes["pre_ln"]
+    value, low, high, count = _slope(_rows(tables, "POST-LN"), "grad_q", 4)
+    rows = _rows(tables, "POST-LN", r"1/\sqrt{L}")
+    scaled, scaled_low, scaled_high, _ = _slope(rows, "grad_q", 4)
+    pre, pre_low, pre_high, _ = _slope(_rows(tables, "PRE-LN"), "grad_q", 4)
     between = pre_low > high and pre_high < scaled_low
     outside = pre_high < low or pre_low > scaled_high
     verdict: Verdict = "reproduced" if between else "not reproduced" if outside else "inconclusive"
@@ -45,14 +42,14 @@ def _n19(tables: Tables) -> list[Part]:
 
 def _n20(tables: Tables) -> list[Part]:
     parts = []
-    for scheme, name, test in (("post_ln", "POST-LN", above), ("pre_ln", "PRE-LN", below)):
-        value, low, high, count = _slope(_rows(tables, scheme), "grad_v", 0)
+    for name, test in (("POST-LN", above), ("PRE-LN", below)):
+        value, low, high, count = _slope(_rows(tables, name), "grad_v", 0)
         parts.append(test(f"slope of log10 V, {name}, alpha=1", value, low, high, 0.0, count))
     return parts
 
 
 def _n21(tables: Tables) -> list[Part]:
-    rows = _rows(tables, "post_ln")
+    rows = _rows(tables, "POST-LN")
     layers, measured = networks(rows, "jacobian_q")
     theory = rows[rows["quantity"] == "jacobian_q_given_x"]
     given = theory.pivot(index="seed", columns="layer", values="value").to_numpy(dtype=np.float64)

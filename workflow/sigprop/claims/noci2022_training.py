@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from sigprop.analysis.data import choose
+from sigprop.analysis.data import placed
 from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean
 from sigprop.analysis.training import by_layer, by_step, log_ratio, times_to_solve
 from sigprop.claims.claim import Claim, Tables
@@ -18,11 +18,11 @@ _SEEDS = 8
 
 def _rows(tables: Tables, alpha: str, r: float) -> pd.DataFrame:
     """Networks of five POST-LN blocks with alpha "1" or "1/sqrt(L)", at least `_SEEDS` of them."""
-    table, strength = {
-        "1": ("reversal_unscaled", 1.0),
-        "1/sqrt(L)": ("reversal_scaled", _DEPTH**-0.5),
+    table, rule = {
+        "1": ("reversal_unscaled", "1"),
+        "1/sqrt(L)": ("reversal_scaled", r"1/\sqrt{L}"),
     }[alpha]
-    rows = choose(tables[table], alpha_attn=strength, depth=_DEPTH, r=r)
+    rows = placed(tables[table], "POST-LN", rule, depth=_DEPTH, r=r)
     if rows["seed"].nunique() < _SEEDS:
         raise ValueError(f"{table}, r={r:g}: {rows['seed'].nunique()} seeds, at least {_SEEDS}")
     return rows
@@ -62,7 +62,7 @@ def _n26(tables: Tables) -> list[Part]:
 
 
 def _n27(tables: Tables) -> list[Part]:
-    rows = choose(tables["reversal_unscaled"], alpha_attn=1.0, depth=_DEPTH)
+    rows = placed(tables["reversal_unscaled"], "POST-LN", "1", depth=_DEPTH)
     cosines, ratios = [], []
     for r in sorted(set(rows["r"])):
         rows = _rows(tables, "1", float(r))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from sigprop.analysis.data import choose
+from sigprop.analysis.data import choose, placed
 from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean
 from sigprop.analysis.training import by_layer, by_step
 from sigprop.claims.claim import Claim, Tables
@@ -14,11 +14,16 @@ _DEPTHS = (2, 6, 12)
 _INIT_SEEDS = 8
 _RULES = {"1": "1", "1/sqrt(L)": r"1/\sqrt{L}"}
 OURS, PLAIN, ADAM = "translation_ours", "translation_post_ln_sgd", "translation_post_ln_adam"
+_METHODS = {  # placement of LN, strengths, optimizer
+    OURS: ("no LN", r"1/\sqrt{L}", "sgd"),
+    PLAIN: ("POST-LN", "1", "sgd"),
+    ADAM: ("POST-LN", "1", "adam"),
+}
 
 
 def _last_cosines(tables: Tables, alpha: str) -> list[Array]:
     """cos_mean after the last encoder layer at step 0, (n_seeds,) for each depth of the rule."""
-    table = choose(tables["translation_init"], alpha_rule=_RULES[alpha])
+    table = placed(tables["translation_init"], "POST-LN", _RULES[alpha])
     found = []
     for depth in _DEPTHS:
         rows = choose(table, depth=depth)
@@ -65,11 +70,15 @@ def interval(values: Array) -> tuple[float, float, float]:
     return mean, mean - float(half), mean + float(half)
 
 
-def _smallest(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the smallest depth."""
-    if table.empty:
+def _smallest(tables: Tables, name: str) -> pd.DataFrame:
+    """Rows of the smallest depth of a method, if it was run as the claims mean it."""
+    if tables[name].empty:
         raise ValueError("a method was left out")
-    return choose(table, depth=table["depth"].min())
+    where, rule, optimizer = _METHODS[name]
+    rows = placed(tables[name], where, rule, optimizer=optimizer)
+    if name == OURS and not (rows["tau_final"] > 1).all():
+        raise ValueError(f"{OURS}: training.tau does not exceed 1")
+    return choose(rows, depth=rows["depth"].min())
 
 
 def _least(rows: pd.DataFrame) -> Array:
@@ -83,7 +92,7 @@ def _score(rows: pd.DataFrame) -> Array:
 
 
 def _n30(tables: Tables) -> list[Part]:
-    methods = [_smallest(tables[name]) for name in (OURS, PLAIN, ADAM)]
+    methods = [_smallest(tables, name) for name in (OURS, PLAIN, ADAM)]
     full = all((m["corpus"] == "iwslt14").all() and m["d_model"].min() >= 512 for m in methods)
     needed = 5 if full else 3
     seeds = [sorted(m["seed"].unique()) for m in methods]
@@ -107,7 +116,7 @@ def _n30(tables: Tables) -> list[Part]:
 
 
 def _n31(tables: Tables) -> list[Part]:
-    rows = _smallest(tables[OURS])
+    rows = _smallest(tables, OURS)
     diverged = choose(rows, quantity="diverged")["value"].to_numpy(np.float64)
     if len(diverged) < 3:
         raise ValueError(f"{OURS}: {len(diverged)} seeds, at least 3")

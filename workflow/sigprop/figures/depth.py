@@ -1,30 +1,43 @@
 """The panels that Figures 3 and 10 share: correlation and gradients by depth for one placement."""
 
+import itertools
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from sigprop.analysis import cells, data
+from sigprop.artifacts.errors import UserError
 from sigprop.figures import style
 
 
 def correlation_and_gradients(
     curves: pd.DataFrame, gradients: pd.DataFrame, sweeps: pd.DataFrame, scheme: str
 ) -> Figure:
-    """Six panels for `scheme` and its `_scaled` version.
+    """Six panels for one placement of LN, `scheme`, at up to two rules for its strengths.
 
-    a, b: mean cosine by layer, unscaled and scaled. c, d: loss gradients of queries and values.
+    a, b: mean cosine by layer, one rule each. c, d: loss gradients of queries and values.
     e: Jacobian of one layer against Lemma 3.1 at the tokens it reads. f: one layer on Gaussian
     tokens against their correlation, with (17) and (18).
+
+    Raises UserError when the tables hold another placement, or more rules.
     """
+    wanted = data.placement(scheme)
+    curves, gradients = data.labelled(curves), data.labelled(gradients)
+    here = gradients["label"].str.startswith(f"{wanted}, ")
+    rules = list(dict.fromkeys(curves["label"]))
+    if len(rules) > 2 or not all(rule.startswith(f"{wanted}, ") for rule in rules):
+        raise UserError(f"this figure shows {wanted} with one or two strengths, not {rules}")
+    if not here.any():
+        raise UserError(f"scheme: this figure needs gradients of {wanted}, which were not run")
+    gradients = gradients[here]
     figure, axes = style.panels(2, 3)
     shades = style.shades([*curves["depth"], *gradients["depth"]])
-    for (name, depth), rows in data.groups(curves, "scheme", "depth"):
-        ax = axes[0][0 if name == scheme else 1]
+    for (name, depth), rows in data.groups(curves, "label", "depth"):
+        ax = axes[0][rules.index(name)]
         style.draw_curve(ax, data.curve(rows, "cos_mean"), shades[depth])
-    markers = {scheme: "o", f"{scheme}_scaled": "s"}
-    for (name, depth), rows in data.groups(gradients, "scheme", "depth"):
-        if name not in markers:
-            continue
+    names = dict.fromkeys(gradients["label"])
+    markers = dict(zip(names, itertools.cycle("os^Dvp*"), strict=False))
+    for (name, depth), rows in data.groups(gradients, "label", "depth"):
         for ax, curve in (
             (axes[0][2], data.geometric_curve(rows, "grad_q")),
             (axes[1][0], data.geometric_curve(rows, "grad_v")),
@@ -42,8 +55,8 @@ def correlation_and_gradients(
 
     loss = r"$\|\partial\mathcal{L}/\partial W^%s\|_F^2$"
     one = r"$\|\partial S/\partial W^Q\|_F^2$"
-    axes[0][0].set(title=r"$\alpha=1$", ylabel="mean cosine", ylim=(0, 1.02))
-    axes[0][1].set(title=r"$\alpha=1/\sqrt{L}$", ylabel="mean cosine", ylim=(0, 1.02))
+    for ax, name in itertools.zip_longest(axes[0][:2], rules):
+        ax.set(title=_short(name, wanted), ylabel="mean cosine", ylim=(0, 1.02))
     axes[0][2].set(title="Loss gradient, queries", ylabel=loss % "Q")
     axes[1][0].set(title="Loss gradient, values", ylabel=loss % "V")
     axes[1][1].set(title="One layer, Lemma 3.1 given $X^l$", ylabel=one)
@@ -55,6 +68,11 @@ def correlation_and_gradients(
         ax.set(yscale="log")
     style.letter(axes.flat)
     colours = {f"$L={depth}$": colour for depth, colour in shades.items()}
-    shapes = {r"$\alpha=1$ (c to e)": "o", r"$\alpha=1/\sqrt{L}$ (c to e)": "s"}
+    shapes = {f"{_short(name, wanted)} (c to e)": marker for name, marker in markers.items()}
     style.legend(figure, colours, markers=shapes, loc="outside right center")
     return figure
+
+
+def _short(label: str | None, placement: str) -> str:
+    """A label without the placement that the whole figure has; empty for an empty panel."""
+    return (label or "").removeprefix(f"{placement}, ")

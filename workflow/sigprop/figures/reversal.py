@@ -1,5 +1,6 @@
 """The panels of Figures 5 and 6: digit reversal, and the steps that Adam takes on it."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -15,29 +16,31 @@ from sigprop.figures import style
 def learning(unscaled: pd.DataFrame, scaled: pd.DataFrame, depths: pd.DataFrame) -> Figure:
     """Six panels.
 
-    a, b: loss and accuracy by step, alpha = 1. c, d: cosine of tokens and ratio of query to value
-    gradients by layer at initialization. e, f: steps until solved against r and against depth.
+    a, b: loss and accuracy by step, of the first table. c, d: cosine of tokens and ratio of query
+    to value gradients by layer at initialization. e, f: steps until solved against r and against
+    depth. UserError when the first table has several strengths.
     """
     figure, axes = style.panels(2, 3)
-    everything = pd.concat([unscaled, scaled])
+    unscaled, scaled, depths = (data.labelled(table) for table in (unscaled, scaled, depths))
+    everything = pd.concat([unscaled, scaled]).drop_duplicates()
+    first = data.words(unscaled["label"])
     colours = style.shades(everything["r"])
     for (r,), rows in data.groups(unscaled, "r"):
         for ax, quantity in zip(axes[0, :2], ("loss", "accuracy"), strict=True):
             curve = training.mean_curve(*training.by_step(rows, quantity))
             style.draw_curve(ax, curve, colours[r])
     axes[0, 0].axhline(np.log(10), color="0.5", lw=0.8)
-    axes[0, 0].set(title=r"Test loss, $\alpha=1$", xlabel="step", ylabel="loss / nat")
-    axes[0, 1].set(title=r"Test accuracy, $\alpha=1$", xlabel="step", ylabel="accuracy")
+    axes[0, 0].set(title=f"Test loss, {first}", xlabel="step", ylabel="loss / nat")
+    axes[0, 1].set(title=f"Test accuracy, {first}", xlabel="step", ylabel="accuracy")
 
-    strengths = sorted(set(everything["alpha_attn"]), reverse=True)
-    lines = dict(zip(strengths, (style.SOLID, style.DASHED, style.DOTTED), strict=False))
-    for (alpha, r), rows in data.groups(everything, "alpha_attn", "r"):
-        _draw_start(axes[0, 2], axes[1, 0], rows, colours[r], lines[alpha])
+    lines = style.lines(everything["label"])
+    for (label, r), rows in data.groups(everything, "label", "r"):
+        _draw_start(axes[0, 2], axes[1, 0], rows, colours[r], lines[label])
     axes[0, 2].set(title="Tokens at initialization", xlabel="layer", ylabel="mean cosine")
     axes[1, 0].set(title="Gradients at initialization", xlabel="layer", yscale="log")
     axes[1, 0].set(ylabel=r"$\|\nabla W^Q\|^2 / \|\nabla W^V\|^2$")
 
-    other = everything[everything["alpha_rule"].isin([*set(depths["alpha_rule"])])]
+    other = everything[everything["label"].isin([*set(depths["label"])])]
     both = pd.concat([depths, other[other["r"] == 0]])
     _draw_all_times(axes[1, 1], everything, "r")
     _draw_all_times(axes[1, 2], both, "depth")
@@ -48,7 +51,7 @@ def learning(unscaled: pd.DataFrame, scaled: pd.DataFrame, depths: pd.DataFrame)
         figure,
         {f"$r={r:g}$": colour for r, colour in colours.items()},
         theory=False,
-        linestyles={rf"$\alpha={alpha:.3g}$ (c, d)": line for alpha, line in lines.items()},
+        linestyles={f"{label} (c, d)": line for label, line in lines.items()},
         markers={"one seed, solved (e, f)": "o", "not solved by then": "^"},
         loc="outside right upper",
     )
@@ -65,17 +68,17 @@ def _draw_start(cosine: Axes, ratio: Axes, rows: pd.DataFrame, colour: Any, line
 
 
 def _draw_all_times(ax: Axes, table: pd.DataFrame, column: str) -> None:
-    """Steps until solved against a column, side by side and coloured by the rule for alpha."""
-    rules = sorted(set(table["alpha_rule"]), key=len)
-    colours = dict(zip(rules, style.PALETTE, strict=False))
+    """Steps until solved against a column, side by side and coloured by what was run."""
+    rules = sorted(set(table["label"]), key=len)
+    colours = dict(zip(rules, itertools.cycle(style.PALETTE), strict=False))
     places = sorted(set(table[column]))
-    for (rule, x), rows in data.groups(table, "alpha_rule", column):
+    for (rule, x), rows in data.groups(table, "label", column):
         shift = 0.22 * (rules.index(rule) - (len(rules) - 1) / 2)
         times, limit = training.times_to_solve(rows)
         _draw_times(ax, places.index(x) + shift, times, limit, colours[rule])
     ax.set_xticks(range(len(places)), [f"{x:g}" for x in places])
     ax.set(ylabel="step", ylim=(0, None))
-    style.legend(ax, {rf"$\alpha={rule}$": c for rule, c in colours.items()}, theory=False)
+    style.legend(ax, colours, theory=False)
 
 
 def _draw_times(ax: Axes, x: float, times: Array, limit: float, colour: Any) -> None:
@@ -94,21 +97,23 @@ def _draw_times(ax: Axes, x: float, times: Array, limit: float, colour: Any) -> 
 def adam_rates(unscaled: pd.DataFrame, scaled: pd.DataFrame, step: int) -> Figure:
     """a, b: effective rates by step at the two smallest r. c: against values at `step`, by r."""
     figure, axes = style.panels(1, 3)
+    unscaled, scaled = data.labelled(unscaled), data.labelled(scaled)
+    first = data.words(unscaled["label"])
     colours = dict(zip("qkv", (style.PALETTE[0], style.PALETTE[2], style.PALETTE[3]), strict=True))
     for ax, r in zip(axes, sorted(set(unscaled["r"]))[:2], strict=False):
         for family, colour in colours.items():
             _draw_rates(ax, data.choose(unscaled, r=r), family, colour)
-        ax.set(title=rf"$\alpha=1$, $r={r:g}$", xlabel="step", xscale="log", yscale="log")
+        ax.set(title=f"{first}, $r={r:g}$", xlabel="step", xscale="log", yscale="log")
         ax.set(ylabel=r"effective rate $\eta_\mathrm{eff}$")
     names = {f"$W^{family.upper()}$": colour for family, colour in colours.items()}
     style.legend(axes[0], names, theory=False)
 
-    tints = {r"$\alpha=1$": style.PALETTE[3], r"$\alpha=1/\sqrt{L}$": style.PALETTE[1]}
-    places = sorted({*unscaled["r"], *scaled["r"]})
-    for (name, colour), table in zip(tints.items(), (unscaled, scaled), strict=True):
-        for (r,), rows in data.groups(table, "r"):
-            shift = -0.14 if name == r"$\alpha=1$" else 0.06
-            _draw_ratios(axes[2], places.index(r) + shift, rows, step, colour)
+    both = pd.concat([unscaled, scaled]).drop_duplicates()
+    tints = style.colours(both["label"])
+    places = sorted(set(both["r"]))
+    for i, (name, colour) in enumerate(tints.items()):
+        for (r,), rows in data.groups(both[both["label"] == name], "r"):
+            _draw_ratios(axes[2], places.index(r) - 0.14 + 0.2 * i, rows, step, colour)
     axes[2].axhline(0, color="0.5", lw=0.8)
     axes[2].set(title=f"Against values, step {step}", xlabel="$r$")
     axes[2].set(ylabel=r"mean $\ln(\eta_\mathrm{eff} / \eta_\mathrm{eff}^V)$")

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from sigprop.analysis.data import Curve
+from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import atomic_path
 
 # Embedding a font makes fontTools remark on the font's date, in every executed notebook.
@@ -29,22 +30,22 @@ SOLID = "solid"
 DASHED = (0, (4, 2))  # theory
 DOTTED = (0, (1, 1.5))
 
-SCHEME_COLOUR = {
-    "post_ln": PALETTE[3],
-    "post_ln_scaled": PALETTE[1],
-    "pre_ln": PALETTE[0],
-    "pre_ln_scaled": PALETTE[9],
-    "no_ln": PALETTE[7],
-    "no_ln_scaled": PALETTE[2],
+COLOUR = {
+    r"POST-LN, $\alpha=1$": PALETTE[3],
+    r"POST-LN, $\alpha=1/\sqrt{L}$": PALETTE[1],
+    r"PRE-LN, $\alpha=1$": PALETTE[0],
+    r"PRE-LN, $\alpha=1/\sqrt{L}$": PALETTE[9],
+    r"no LN, $\alpha=1$": PALETTE[7],
+    r"no LN, $\alpha=1/\sqrt{L}$": PALETTE[2],
 }
-SCHEME_TITLE = {
-    "post_ln": r"POST-LN, $\alpha=1$",
-    "post_ln_scaled": r"POST-LN, $\alpha=1/\sqrt{L}$",
-    "pre_ln": r"PRE-LN, $\alpha=1$",
-    "pre_ln_scaled": r"PRE-LN, $\alpha=1/\sqrt{L}$",
-    "no_ln": r"no LN, $\alpha=1$",
-    "no_ln_scaled": r"no LN, $\alpha=1/\sqrt{L}$",
-}
+_LINES = (
+    SOLID,
+    DASHED,
+    DOTTED,
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 
 
 def shades(values: Iterable[Any]) -> dict[Any, Any]:
@@ -53,11 +54,27 @@ def shades(values: Iterable[Any]) -> dict[Any, Any]:
     return dict(zip(ordered, sns.color_palette("viridis_r", len(ordered) + 1)[1:], strict=True))
 
 
-def scheme_colours(names: Iterable[str]) -> dict[str, Any]:
-    """Colour by scheme; schemes that have none of their own take the free colours in turn."""
-    used = list(dict.fromkeys(names))
-    free = iter(colour for colour in PALETTE if colour not in SCHEME_COLOUR.values())
-    return {name: SCHEME_COLOUR.get(name) or next(free, "0.5") for name in used}
+def colours(labels: Iterable[str]) -> dict[str, Any]:
+    """Colour by label, no two alike; labels that have none of their own take free ones in turn."""
+    used = list(dict.fromkeys(labels))
+    own = {name: COLOUR[name] for name in used if name in COLOUR}
+    others = [name for name in used if name not in own]
+    taken = {*COLOUR.values()}
+    free = [c for c in PALETTE if c not in taken]
+    free += sns.color_palette("husl", max(0, len(others) - len(free)))
+    own |= dict(zip(others, free, strict=False))
+    return {name: own[name] for name in used}
+
+
+def lines(values: Iterable[Any]) -> dict[Any, Any]:
+    """A line style for each distinct value, in order; UserError when there are too many."""
+    used = list(dict.fromkeys(values))
+    if len(used) > len(_LINES):
+        raise UserError(
+            f"{', '.join(map(str, used))}: a figure tells {len(_LINES)} kinds of lines apart; "
+            "give fewer"
+        )
+    return dict(zip(used, _LINES, strict=False))
 
 
 def use() -> None:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from sigprop.analysis.data import Curve, groups
 from sigprop.analysis.stats import student_mean
 from sigprop.analysis.training import by_layer, by_step, seed_curve
-from sigprop.analysis.translation import TITLES, scores
+from sigprop.analysis.translation import METHODS, scores
 from sigprop.figures import style
 
-COLOURS = dict(zip(TITLES, (style.PALETTE[i] for i in (3, 0, 4, 5, 7, 2)), strict=True))
+COLOURS = dict(zip(METHODS, (style.PALETTE[i] for i in (3, 0, 4, 5, 7, 2)), strict=True))
 
 
 def draw_by_step(ax: Axes, rows: pd.DataFrame, quantity: str, colour: Any, line: Any) -> None:

@@ -17,9 +17,9 @@ keeps a stream of unit variance (Cowsik et al. 2024, arXiv 2403.02579).
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from sigprop.models.attention import ATTENTION_VARIANTS
 
@@ -63,15 +63,20 @@ class Strength:
     @property
     def label(self) -> str:
         r"""TeX without dollar signs: `1`, `1/\sqrt{L}`, `L^{-0.25}`, `0.5/L`."""
-        c, p = f"{self.coefficient:g}", self.depth_power
+        c, p = _shortest(self.coefficient), self.depth_power
         if p == 0:
             return c
         if p == 0.5:
             return rf"{c}/\sqrt{{L}}"
         if p == 1:
             return f"{c}/L"
-        power = f"L^{{{-p:g}}}"
+        power = f"L^{{-{_shortest(p)}}}"
         return power if self.coefficient == 1 else rf"{c}\,{power}"
+
+
+def _shortest(number: float) -> str:
+    """Six digits where they say it all, else as many as tell the number from all others."""
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class Scheme:
             that LN is there already.
         gains: (family, factor on the entry variance) pairs; families not named keep factor 1.
         attention: how queries meet keys, one of `models.attention.ATTENTION_VARIANTS`.
+        variant: how this scheme differs from the record of its name, see `resolved`; empty for
+            records.
 
     Raises ValueError for an unknown `norm`, `init`, `skip`, `attention` or family, for tau <= 0,
     for a gain that is not positive, and for a coefficient outside [0, 1] with
@@ -122,6 +129,7 @@ class Scheme:
     renorm: bool = False
     gains: tuple[tuple[Family, float], ...] = ()
     attention: str = "dot_product"
+    variant: str = ""
 
     def __post_init__(self) -> None:
         check_name("norm", self.norm, NORMS)
@@ -141,6 +149,17 @@ class Scheme:
                     f"{name} must stay in [0, 1] for skip 'variance_preserving', got {strength}: "
                     "use skip 'unit' or a smaller coefficient"
                 )
+
+    @property
+    def identity(self) -> str:
+        """Name of what is run: the record's, and what was changed besides strengths and tau."""
+        return self.name + self.variant
+
+    @property
+    def rule(self) -> str:
+        """TeX of the strengths as functions of L; of both branches where they differ."""
+        attn, ff = self.alpha_attn.label, self.alpha_ff.label
+        return attn if attn == ff else rf"{attn},\,{ff}"
 
     @property
     def sublayers(self) -> tuple[SubLayer, SubLayer]:
@@ -192,3 +211,33 @@ _ALL = (
 )
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in _ALL})
+
+
+def resolved(
+    name: str,
+    strength: Strength | None = None,
+    records: Mapping[str, Scheme] = SCHEMES,
+    **changes: Any,
+) -> Scheme:
+    """The scheme that is run: the record `name` with everything that settings put in its place.
+
+    What was run names itself. With another strength on both branches the name is that of the first
+    record that is the same but for its strengths; other changes make the `variant`. tau is not
+    part of it: tables have it in a column of its own.
+
+    Args:
+        changes: `tau`, `init`, `he`; None keeps the record's own.
+    """
+    own = records[name]
+    changes = {field: v for field, v in changes.items() if v not in (None, getattr(own, field))}
+    if strength is not None and (strength, strength) != (own.alpha_attn, own.alpha_ff):
+        weak: dict[str, Any] = {"alpha_attn": strength, "alpha_ff": strength}
+        words: dict[str, Any] = {"name": "", "title": ""}
+        own = next(
+            record
+            for record in records.values()
+            if replace(record, **weak, **words) == replace(own, **weak, **words)
+        )
+        changes |= weak
+    told = [f", {field}={changes[field]}" for field in ("init", "he") if field in changes]
+    return replace(own, variant="".join(told), **changes)

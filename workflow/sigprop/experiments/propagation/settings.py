@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from sigprop.artifacts.errors import nearest
 from sigprop.experiments.settings import Block, Experiment, Factor
 from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
-from sigprop.models.schemes import SCHEMES, Scheme, Strength
+from sigprop.models.schemes import SCHEMES, Scheme, Strength, resolved
 
 
 def _known_scheme(name: str) -> str:
@@ -83,8 +83,8 @@ class Case:
     def factors(self) -> dict[str, Any]:
         """The factor columns of this case's rows (the sampler is added by the experiment)."""
         return {
-            "scheme": self.scheme.name,
-            "alpha_rule": self.scheme.alpha_attn.label,
+            "scheme": self.scheme.identity,
+            "alpha_rule": self.scheme.rule,
             "alpha_attn": self.scheme.alpha_attn.at(self.depth),
             "alpha_ff": self.scheme.alpha_ff.at(self.depth),
             "activation": self.activation,
@@ -112,12 +112,20 @@ class EncoderSettings(Experiment):
     attention: Factor[Literal["softmax", "uniform"]] = Field(
         description="softmax: the real thing; uniform: every weight 1/n (Assumption 3.1)"
     )
-    tau: float = Field(default=1.0, gt=0, le=1e3, description="inverse temperature in the softmax")
-    init: Literal["fan_in", "xavier"] = Field(
-        default="fan_in", description="weight variances: 1/fan_in, or 2/(fan_in + fan_out)"
+    tau: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e3,
+        description="inverse temperature in the softmax; null: each scheme's own",
     )
-    he: bool = Field(
-        default=True, description="fan_in only: double the variance after a ReLU (He et al. 2015)"
+    init: Literal["fan_in", "xavier"] | None = Field(
+        default=None,
+        description="weight variances: 1/fan_in, or 2/(fan_in + fan_out); null: each scheme's own",
+    )
+    he: bool | None = Field(
+        default=None,
+        description="fan_in only: double the variance after a ReLU (He et al. 2015); null: each "
+        "scheme's own",
     )
     weights: Literal["gaussian", "uniform"] = Field(
         default="gaussian", description="distribution of the entries; uniform needs explicit draws"
@@ -176,8 +184,12 @@ class EncoderSettings(Experiment):
         return self
 
     def cases(self) -> Iterator[Case]:
-        """Every case of the sweep, in a fixed order."""
+        """Every case of the sweep, once, in a fixed order.
+
+        Schemes that differ by their strengths alone are one and the same with a `residual`.
+        """
         residuals: list[Residual | None] = [None] if self.residual is None else [*self.residual]
+        seen: set[str] = set()
         for (
             name,
             residual,
@@ -197,14 +209,12 @@ class EncoderSettings(Experiment):
             self.depth,
             self.sigma_x,
         ):
-            scheme = replace(SCHEMES[name], tau=self.tau, init=self.init, he=self.he)
-            if residual is not None:
-                strength = residual.strength()
-                scheme = replace(scheme, alpha_attn=strength, alpha_ff=strength)
+            strength = None if residual is None else residual.strength()
+            scheme = resolved(name, strength, tau=self.tau, init=self.init, he=self.he)
             networks = self.n_networks
             if self.network_width_cap is not None:
                 networks = min(networks, max(8, self.network_width_cap // width))
-            yield Case(
+            case = Case(
                 scheme=scheme,
                 activation=activation,
                 attention=attention,
@@ -219,6 +229,9 @@ class EncoderSettings(Experiment):
                 rho=self.rho,
                 n_networks=networks,
             )
+            if case.key not in seen:
+                seen.add(case.key)
+                yield case
 
 
 class PropagationSettings(EncoderSettings):

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from sigprop.experiments.propagation.settings import Residual, SchemeName
 from sigprop.experiments.settings import Experiment, Factor
 from sigprop.experiments.training import Training
-from sigprop.models.schemes import SCHEMES, Scheme
+from sigprop.models.schemes import Scheme, resolved
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Case:
     def factors(self) -> dict[str, Any]:
         """The factor columns of this case's rows, but for step and layer."""
         return {
-            "scheme": self.scheme.name,
-            "alpha_rule": self.scheme.alpha_attn.label,
+            "scheme": self.scheme.identity,
+            "alpha_rule": self.scheme.rule,
             "alpha_attn": self.scheme.alpha_attn.at(self.depth),
             "alpha_ff": self.scheme.alpha_ff.at(self.depth),
             "depth": self.depth,
@@ -76,7 +76,9 @@ class ReversalSettings(Experiment):
     experiment: Literal["reversal"] = Field(default="reversal", description="kind of experiment")
 
     scheme: SchemeName = Field(default="post_ln", description="normalization and initialization")
-    residual: Factor[Residual] = Field(description="strength of both branches")
+    residual: Factor[Residual] | None = Field(
+        default=None, description="strength of both branches; null: the scheme's own"
+    )
     depth: Factor[Annotated[int, Field(ge=1, le=1000)]] = Field(description="blocks, L")
     r: Factor[Annotated[float, Field(ge=0, le=1)]] = Field(
         description="share of the input's power that all tokens have in common; 1 leaves no digits"
@@ -116,14 +118,12 @@ class ReversalSettings(Experiment):
 
     def cases(self) -> Iterator[Case]:
         """Every case of the sweep, in a fixed order."""
-        for residual, depth, r in itertools.product(self.residual, self.depth, self.r):
-            strength = residual.strength()
-            yield Case(
-                replace(SCHEMES[self.scheme], alpha_attn=strength, alpha_ff=strength), depth, r
-            )
+        strengths = [each.strength() for each in self.residual] if self.residual else [None]
+        for strength, depth, r in itertools.product(strengths, self.depth, self.r):
+            yield Case(resolved(self.scheme, strength), depth, r)
 
     @property
     def n_runs(self) -> int:
         """Of how many ensembles the table is made; members of one have the same depth."""
-        members = len(self.residual) * len(self.r) * self.n_seeds
+        members = len(self.residual or [None]) * len(self.r) * self.n_seeds
         return len(self.depth) * math.ceil(members / self.ensemble)

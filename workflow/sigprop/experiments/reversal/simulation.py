@@ -21,6 +21,7 @@ from sigprop.experiments.reversal.settings import Case, ReversalSettings
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from sigprop.models.schemes import Branch
     from sigprop.training.checkpoints import Checkpoints
     from sigprop.training.measurements import History
 
@@ -95,15 +96,20 @@ def _train(
 
     depth, n = members[0][0].depth, settings.n_tokens
     config = EncoderConfig(n, settings.d_model, depth, n_heads=settings.n_heads, d_ff=settings.d_ff)
-    # Both branches have the same strength; a number where all members share it, which is faster.
-    alphas = [case.scheme.alpha_attn.at(depth) for case, _ in members]
-    each = torch.tensor(alphas)
+    # Numbers where all members share them, which is faster.
+    attn = [case.scheme.alpha_attn.at(depth) for case, _ in members]
+    ff = [case.scheme.alpha_ff.at(depth) for case, _ in members]
+    differ = len({*zip(attn, ff, strict=True)}) > 1
+    each: dict[Branch, Tensor] = {
+        "attention": torch.tensor(attn),
+        "feed_forward": torch.tensor(ff),
+    }
     weights = generators("weights")
     encoder = TrainedEncoder(
         config,
         members[0][0].scheme,
         weights,
-        strengths={"attention": each, "feed_forward": each} if len(set(alphas)) > 1 else None,
+        strengths=each if differ else None,
     )
     scale, offset = correlated_input(
         [case.r for case, _ in members], settings.d_model, generators("input")
