@@ -102,7 +102,7 @@ def test_networks_of_several_settings_or_none_are_refused(rows: Rows) -> None:
     one, other = (rows("cos_mean", [[1.0], [2.0]], [4], scheme=s) for s in ("no_ln", "post_ln"))
     for table, quantity in ((pd.concat([one, other]), "cos_mean"), (one, "sum_inner")):
         with pytest.raises(
-            ValueError, match="not scheme=no_ln/post_ln|quantity=sum_inner was not run"
+            ValueError, match=r"not scheme=no_ln/post_ln|quantity=sum_inner was not run"
         ):
             data.networks(table, quantity)
 
