@@ -1,5 +1,7 @@
 """Tables of the forward-propagation experiment: shape, repeatability, agreement with theory."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,11 +9,14 @@ import pandas as pd
 import pytest
 
 from sigprop.analysis.data import choose, networks, theory_at
+from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import schema
+from sigprop.experiments.propagation import settings as propagation_settings
 from sigprop.experiments.propagation import simulation as propagation
 from sigprop.experiments.propagation import theory as propagation_theory
 from sigprop.experiments.propagation.settings import PropagationSettings
+from sigprop.models.schemes import SCHEMES, Family, Scheme, resolved
 
 SCHEMA = schema(PropagationSettings)
 
@@ -240,3 +245,37 @@ def test_theory_follows_a_residual_of_the_users_own() -> None:
             values_of(named, quantity=quantity),
         )
         np.testing.assert_array_equal(one, other)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, scheme: Scheme) -> None:
+    """Let settings know this record and no other."""
+    records = {scheme.name: scheme}
+    monkeypatch.setattr(propagation_settings, "SCHEMES", records)
+    monkeypatch.setattr(propagation_settings, "resolved", partial(resolved, records=records))
+
+
+@pytest.mark.parametrize("gains", [{"v": 0.3, "ff2": 0.5}, {"v": 0.4, "o": 0.7, "ff1": 0.8}])
+def test_theory_has_the_gains_of_the_scheme(
+    monkeypatch: pytest.MonkeyPatch, gains: dict[Family, float]
+) -> None:
+    """cos_mean after six blocks, against wide networks drawn in law."""
+    own = replace(SCHEMES["post_ln"], name="own", gains=tuple(gains.items()))
+    only(monkeypatch, own)
+    wide = {"scheme": "own", "attention": "uniform", "d_model": 256, "depth": 6, "n_networks": 40}
+    wide |= {"n_heads": 2 if "o" in gains else 1, "quantities": ["cos_mean"], "record": "last"}
+    drawn = values_of(simulate(**wide), quantity="cos_mean")
+    (expected,) = values_of(theory(**wide), quantity="cos_mean")
+    error = drawn.std(ddof=1) / len(drawn) ** 0.5
+    assert abs(drawn.mean() - expected) < 3.5 * error + 1 / 256
+    only(monkeypatch, replace(own, gains=()))
+    assert abs(values_of(theory(**wide), quantity="cos_mean")[0] - expected) > 0.02  # they matter
+
+
+@pytest.mark.parametrize("changes", [{"renorm": True}, {"skip": "variance_preserving"}])
+def test_theory_refuses_what_it_does_not_cover(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    own = replace(SCHEMES["pre_ln"], name="own", **changes)
+    only(monkeypatch, own)
+    with pytest.raises(UserError, match="the theory does not cover the skip or renorm of 'own'"):
+        theory(scheme="own")

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.propagation.settings import Case, PropagationSettings
@@ -28,6 +29,8 @@ def run(settings: PropagationSettings, context: Context) -> pd.DataFrame:
 
     A theory value depends on no sampler: its `sampler` is empty. Cases whose attention the map does
     not cover have no theory, and no rows.
+
+    Raises UserError for a scheme with another skip than "unit", or with LN at block outputs.
     """
     frames = []
     seen: set[tuple[object, ...]] = set()
@@ -60,6 +63,14 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
             output_projection=case.n_heads > 1,
         )
     )
+    if scheme.skip != "unit" or scheme.renorm:
+        raise UserError(
+            f"scheme: the theory does not cover the skip or renorm of {scheme.name!r}; choose "
+            "schemes with skip 'unit' and without renorm"
+        )
+    gains = dict(scheme.gains)
+    gain_attn *= gains.get("v", 1.0) * (gains.get("o", 1.0) if case.n_heads > 1 else 1.0)
+    gain_ff *= gains.get("ff1", 1.0) * gains.get("ff2", 1.0)
     alpha_attn, alpha_ff = scheme.alpha_attn.at(depth), scheme.alpha_ff.at(depth)
     mean_field = partial(
         maps.mean_field_trajectory,
