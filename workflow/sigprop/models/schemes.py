@@ -221,8 +221,8 @@ def resolved(
 ) -> Scheme:
     """The scheme that is run: the record `name` with everything that settings put in its place.
 
-    What was run names itself. With another strength on both branches the name is that of the first
-    record that is the same but for its strengths; other changes make the `variant`. tau is not
+    What was run names itself. With a strength for both branches the name is that of the first
+    record that is the same but for its strengths, so that equal runs have equal names; other changes make the `variant`. tau is not
     part of it: tables have it in a column of its own.
 
     Args:
@@ -230,7 +230,7 @@ def resolved(
     """
     own = records[name]
     changes = {field: v for field, v in changes.items() if v not in (None, getattr(own, field))}
-    if strength is not None and (strength, strength) != (own.alpha_attn, own.alpha_ff):
+    if strength is not None:
         weak: dict[str, Any] = {"alpha_attn": strength, "alpha_ff": strength}
         words: dict[str, Any] = {"name": "", "title": ""}
         own = next(
