@@ -255,7 +255,14 @@ def test_a_damaged_sidecar_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("fig9", "; did you mean 'fig09'?"), ("xyzzy", ""), ("", "")]
+    ("word", "hint"),
+    [
+        ("fig9", "; did you mean 'fig09'?"),
+        ("fig1", "; did you mean 'fig01'?"),
+        ("fig111", "; did you mean 'fig11'?"),
+        ("xyzzy", ""),
+        ("", ""),
+    ],
 )
 def test_nearest(word: str, hint: str) -> None:
-    assert nearest(word, ["fig09", "fig11", "all"]) == hint
+    assert nearest(word, ["fig01", "fig09", "fig11", "all"]) == hint

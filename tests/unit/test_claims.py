@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -882,9 +883,8 @@ def test_a_number_that_is_none_is_null_in_json_and_nan_on_the_page() -> None:
     )
     assert json.dumps(written, allow_nan=False)
     assert written["parts"][0]["value"] is None and written["parts"][0]["high"] is None
-    assert r"| x | nan | nan to inf | \|z\| < 1 | 3 | inconclusive |" in markdown(
-        [record], "laptop"
-    )
+    page = re.sub(" +", " ", markdown([record], "laptop"))
+    assert r"| x | nan | nan to inf | \|z\| < 1 | 3 | inconclusive |" in page
 
 
 def test_damaged_verdicts_are_one_line(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def rule_names() -> set[str]:
         for file in files
         for name in re.findall(r"^rule (\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    ids = {name for figure in figures() for name in (figure.id, figure.alias) if name}
+    ids = {figure.id for figure in figures()}
     tables = {f"simulate_{name}" for name in TABLES}
     return named | ids | tables | {f"theory_{name}" for name in TABLES if TABLES[name].THEORY}
 
@@ -143,7 +143,7 @@ def test_snakemake_commands_parse_and_name_targets(page: str) -> None:
 
 
 def test_a_misspelt_target_would_be_noticed() -> None:
-    assert is_target("fig9") and is_target("results/smoke/data/deep_theory.parquet")
+    assert is_target("fig09") and is_target("results/smoke/data/deep_theory.parquet")
     assert is_target("results/smoke/index.html") and not is_target("results/smok/index.html")
     assert not is_target("fig90") and not is_target("results/smoke/data/depe.parquet")
 

@@ -312,9 +312,7 @@ def test_a_wrong_value_in_a_named_grid_is_named_to_its_key(tmp_path: Path) -> No
 FIGURES = index.figures()
 
 
-def test_ids_notebooks_and_aliases_of_the_index(checkout: Path) -> None:
-    names = [figure.id for figure in FIGURES] + [f.alias for f in FIGURES if f.alias]
-    assert len(set(names)) == len(names)
+def test_ids_and_notebooks_of_the_index(checkout: Path) -> None:
     notebooks = {str(path.relative_to(checkout)) for path in checkout.glob("notebooks/*/*.ipynb")}
     assert [figure.notebook for figure in FIGURES] == [
         f"notebooks/{figure.paper}/{figure.id}.ipynb" for figure in FIGURES
@@ -326,14 +324,6 @@ def test_every_table_of_the_config_is_drawn_or_decides_a_claim() -> None:
     drawn = {table for figure in FIGURES for table in figure.tables}
     decides = {table for claim in all_claims().values() for table in claim.tables}
     assert drawn | decides == set(load("smoke").experiments)
-
-
-@pytest.mark.parametrize(
-    ("name", "alias"), [("fig09", "fig9"), ("fig11", None), ("ext01", "ext1"), ("table1", None)]
-)
-def test_alias(name: str, alias: str | None) -> None:
-    figure = FIGURES[0].model_copy(update={"id": name})
-    assert figure.alias == alias
 
 
 @pytest.mark.parametrize(

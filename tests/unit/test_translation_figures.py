@@ -1,6 +1,5 @@
 """Tables and curves of the translation figures: what stands in them, and what is left out."""
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -149,15 +148,15 @@ def test_strengths_are_those_of_the_models() -> None:
 
 
 def test_written_tables_hold_every_cell(tmp_path: Path) -> None:
-    table = pd.DataFrame({"a_b": ["x & y", "50 %"], "c": [r"p|q", "{z}\\"]})
+    table = pd.DataFrame({"a_b": ["x & y", "50 %"], "c": [r"p|q", "{z}\\"], "n": [1.50, 1e-9]})
     files.write(table, tmp_path / "t")
-    with (tmp_path / "t.csv").open(newline="") as stream:
-        assert list(csv.reader(stream)) == [["a_b", "c"], ["x & y", "p|q"], ["50 %", "{z}\\"]]
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table)
     markdown = (tmp_path / "t.md").read_text().splitlines()
-    assert markdown[0] == "| a_b | c |" and markdown[2] == r"| x & y | p\|q |"
+    assert re.sub(" +", " ", markdown[0]) == "| a_b | c | n |"
+    assert re.sub(" +", " ", markdown[2]) == r"| x & y | p\|q | 1.5 |" and "1e-09" in markdown[3]
     tex = (tmp_path / "t.tex").read_text()
-    assert r"a\_b & c \\" in tex and r"x \& y & p|q \\" in tex
-    assert r"50 \% & \{z\}\textbackslash{} \\" in tex
+    assert r"a\_b & c & n \\" in tex and r"x \& y & p|q & 1.5 \\" in tex
+    assert r"50 \% & \{z\}\textbackslash  & 1e-09 \\" in tex
 
 
 def test_bleu_table_has_means_intervals_and_an_empty_paper_column() -> None:

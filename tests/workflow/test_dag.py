@@ -15,7 +15,6 @@ TABLES = load("smoke").experiments
 pytestmark = pytest.mark.slow
 
 FIGURES = {figure.id: figure for figure in figures()}
-ALIASES = {figure.alias: figure.id for figure in FIGURES.values() if figure.alias}
 SIMULATIONS = {f"simulate_{table}" for table in TABLES}
 THEORIES = {f"theory_{table}" for table in TABLES if len(parts(table)) == 2}
 GROUPS = {"all", "figures", "noci2022", "cowsik2024", "extensions"}
@@ -36,15 +35,15 @@ def test_rules_are_the_index_the_tables_and_a_few_groups(clean) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_named_target_of_every_preset_can_be_planned(clean, preset: str) -> None:
     """In one dry run: each target is looked up on its own, and each job is planned once."""
-    targets = [*FIGURES, *ALIASES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "pages", "schemes"]
+    targets = [*FIGURES, *SIMULATIONS, *THEORIES, *GROUPS, "claims", "pages", "schemes"]
     jobs = clean.jobs(*targets, "--config", f"preset={preset}")
     split = {f"part_{table}" for table in TABLES if shards(load(preset), table) > 1}
     assert bool(split) == (preset == "paper")
-    assert jobs == ({*targets} | split) - {*ALIASES} - {"all"}
+    assert jobs == ({*targets} | split) - {"all"}
 
 
 def test_a_figure_brings_its_own_tables_and_no_others(clean) -> None:
-    assert clean.jobs("fig9") == {"fig09"} | makers(*FIGURES["fig09"].tables)
+    assert clean.jobs("fig09") == {"fig09"} | makers(*FIGURES["fig09"].tables)
 
 
 def test_claims_need_no_figure_and_no_table_that_they_do_not_read(clean) -> None:
@@ -55,7 +54,7 @@ def test_claims_need_no_figure_and_no_table_that_they_do_not_read(clean) -> None
     assert not jobs & makers(*ours - read)
 
 
-@pytest.mark.parametrize("arguments", [("-f", "fig09"), ("fig9", "--force")])
+@pytest.mark.parametrize("arguments", [("-f", "fig09"), ("fig09", "--force")])
 def test_a_figure_again_is_that_figure_only(built, arguments: tuple[str, str]) -> None:
     assert built.jobs(*arguments) == {"fig09"}
 
@@ -82,7 +81,7 @@ def test_a_table_in_parts_is_the_table(tree) -> None:
 
 
 def test_a_second_run_has_nothing_to_do(built) -> None:
-    assert built.jobs("all", "claims", "pages", "schemes", *FIGURES, *ALIASES) == set()
+    assert built.jobs("all", "claims", "pages", "schemes", *FIGURES) == set()
 
 
 # ---------------------------------------------------------------- what does not exist

@@ -68,7 +68,3 @@ for figure in FIGURES:
             " --log {params.run:q} --executed {output.executed:q} --html {output.html:q}"
             " --sidecar {output.sidecar:q} --tables {params.parquet:q}"
             " --figures {output.pdf:q} {output.png:q} {output.also:q} 2> {log:q}"
-
-    if figure.alias:
-        # A second name for the same rule, so that `-f fig9` redraws what `-f fig09` redraws.
-        workflow._rules[figure.alias] = workflow.get_rule(figure.id)

@@ -28,6 +28,7 @@ from sigprop.claims.explain import distance
 from sigprop.claims.rules import Part, Verdict, together
 from sigprop.experiments.config import parts
 from sigprop.experiments.settings import PRESETS
+from sigprop.figures.files import markdown as markdown_table
 
 
 @dataclass(frozen=True)
@@ -259,21 +260,13 @@ def markdown(records: list[Record], preset: str) -> str:
         if record.reason:
             lines += [f"Not run: {record.reason}."]
         else:
-            lines += [
-                "| what | value | 95 % interval | asked | n | verdict |",
-                "|---|---|---|---|---|---|",
+            heads = ["what", "value", "95 % interval", "asked", "n", "verdict"]
+            rows = [
+                (p.what, f"{p.value:.4g}", f"{p.low:.4g} to {p.high:.4g}", p.asked, p.n, p.verdict)
+                for p in record.parts
             ]
-            lines += [
-                f"| {_cell(part.what)} | {part.value:.4g} | {part.low:.4g} to {part.high:.4g} "
-                f"| {_cell(part.asked)} | {part.n} | {part.verdict} |"
-                for part in record.parts
-            ]
+            lines.append(markdown_table(pd.DataFrame(rows, columns=heads)))
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    """`text` for a cell of a Markdown table."""
-    return text.replace("|", r"\|")
 
 
 def read_verdicts(path: str | Path) -> list[dict[str, Any]]:

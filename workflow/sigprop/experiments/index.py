@@ -55,12 +55,6 @@ class Figure(Block):
         """Ids of its claims; empty where `claims` gives a reason instead."""
         return self.claims if isinstance(self.claims, list) else []
 
-    @property
-    def alias(self) -> str | None:
-        """`fig9` for `fig09`; None where there is nothing to shorten."""
-        short = self.id[:-2] + str(int(self.id[-2:])) if self.id[-2:].isdigit() else self.id
-        return short if short != self.id else None
-
 
 def figures() -> list[Figure]:
     """Every entry of config/figures.yaml, in its order; UserError when one does not fit."""

@@ -222,8 +222,8 @@ def resolved(
     """The scheme that is run: the record `name` with everything that settings put in its place.
 
     What was run names itself. With a strength for both branches the name is that of the first
-    record that is the same but for its strengths, so that equal runs have equal names; other changes make the `variant`. tau is not
-    part of it: tables have it in a column of its own.
+    record that is the same but for its strengths, so that equal runs have equal names; other
+    changes make the `variant`. tau is not part of it: tables have it in a column of its own.
 
     Args:
         changes: `tau`, `init`, `he`; None keeps the record's own.

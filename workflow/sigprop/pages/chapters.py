@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from sigprop.claims.claim import Claim
 from sigprop.claims.ledger import all_claims
 from sigprop.pages.results import VERDICTS
 
@@ -13,22 +12,17 @@ _HEADING = re.compile(r"Claims of (?P<paper>.+?)(?: \(.*?\))? on (?P<topic>.+?)\
 OTHER = "Other claims"
 
 
-def chapter_of(claim: Claim) -> str:
-    """`Noci et al. 2022: the gradients of one attention layer`, from the claim's own module.
-
-    The first line of a claims module reads "Claims of <paper> (<number>) on <topic>.".
-    """
-    module = sys.modules.get(getattr(claim.check, "__module__", ""))
-    lines = (getattr(module, "__doc__", None) or "").strip().splitlines()
-    found = _HEADING.match(lines[0]) if lines else None
-    if found is None:
-        return OTHER
-    return f"{found['paper']}: {found['topic']}"
-
-
 def chapters() -> dict[str, str]:
-    """Claim id -> chapter, for every claim of the ledger."""
-    return {claim.id: chapter_of(claim) for claim in all_claims().values()}
+    """Claim id -> chapter, `Noci et al. 2022: the gradients of one attention layer`.
+
+    From the claim's own module, whose first line reads "Claims of <paper> (<number>) on <topic>.".
+    """
+    named = {}
+    for claim in all_claims().values():
+        lines = (sys.modules[claim.check.__module__].__doc__ or "").splitlines()
+        found = _HEADING.match(lines[0]) if lines else None
+        named[claim.id] = f"{found['paper']}: {found['topic']}" if found else OTHER
+    return named
 
 
 def count(records: Iterable[dict[str, Any]]) -> dict[str, int]:

@@ -4,11 +4,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sigprop.artifacts.errors import UserError
 
-_PRESET = "smoke, laptop (default) or paper"
+if TYPE_CHECKING:
+    from sigprop.pages.results import Results
 
 
 def add_commands(commands: Any) -> None:
@@ -18,8 +19,6 @@ def add_commands(commands: Any) -> None:
         help="write the pages over a results folder",
         description="Write index.html and pages/: gallery, figures, claims, rules, cost.",
     )
-    pages.add_argument("--preset", default="laptop", help=_PRESET)
-    pages.add_argument("--results", metavar="DIR", help="default: results/PRESET")
     pages.add_argument("-o", "--output", metavar="DIR", help="default: the results folder")
     pages.add_argument("--rules", metavar="JSON", help="rule -> rules it needs, for the graph")
     pages.set_defaults(command=_pages)
@@ -30,8 +29,6 @@ def add_commands(commands: Any) -> None:
         description="Time and memory of a target's jobs, measured or scaled from measurements.",
     )
     cost.add_argument("target", help="a figure, a table, claims, noci2022, all ...")
-    cost.add_argument("--preset", default="laptop", help=_PRESET)
-    cost.add_argument("--results", default="results", metavar="DIR", help="default: results")
     cost.set_defaults(command=_cost)
 
     readme = commands.add_parser(
@@ -39,23 +36,33 @@ def add_commands(commands: Any) -> None:
         help="renew the summary of verdicts in README.md",
         description="Renew README.md's table of verdicts and pictures, and docs/verdicts.json.",
     )
-    readme.add_argument("--preset", default="laptop", help=_PRESET)
-    readme.add_argument("--results", metavar="DIR", help="default: results/PRESET")
     readme.set_defaults(command=_readme)
+    for parser, folder in (
+        (pages, "results/PRESET"),
+        (cost, "results"),
+        (readme, "results/PRESET"),
+    ):
+        parser.add_argument("--preset", default="laptop", help="smoke, laptop (default) or paper")
+        parser.add_argument("--results", metavar="DIR", help=f"default: {folder}")
+
+
+def _results(arguments: argparse.Namespace) -> "Results":
+    from sigprop.experiments.config import check_preset
+    from sigprop.pages.results import Results
+
+    preset = check_preset(arguments.preset)
+    return Results(Path(arguments.results or f"results/{preset}"), preset)
 
 
 def _pages(arguments: argparse.Namespace) -> None:
-    from sigprop.experiments.config import check_preset
-    from sigprop.pages.results import Results
     from sigprop.pages.site import build
 
-    preset = check_preset(arguments.preset)
-    root = Path(arguments.results or f"results/{preset}")
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; build something with `snakemake` first")
-    output = Path(arguments.output) if arguments.output else root
+    results = _results(arguments)
+    if not results.root.is_dir():
+        raise UserError(f"{results.root}: no such folder; build something with `snakemake` first")
+    output = Path(arguments.output) if arguments.output else results.root
     rules = None if arguments.rules is None else _rules(arguments.rules)
-    missing = build(Results(root, preset), output, rules=rules)
+    missing = build(results, output, rules=rules)
     sys.stdout.write(f"{output / 'index.html'}\n")
     if missing:
         names = " ".join(figure.id for figure in missing)
@@ -79,7 +86,7 @@ def _cost(arguments: argparse.Namespace) -> None:
 
     config = load(arguments.preset)
     index = figures()
-    measured = [Results(Path(arguments.results) / name, name) for name in PRESETS]
+    measured = [Results(Path(arguments.results or "results") / name, name) for name in PRESETS]
     predictor = cost.Predictor(measured, index)
     jobs = cost.jobs_of(arguments.target, index)
     estimates = [predictor.estimate(rule, config) for rule in jobs]
@@ -90,22 +97,17 @@ def _cost(arguments: argparse.Namespace) -> None:
             f"{cost.mebibytes(estimate.memory_mib):>8}  {estimate.basis}\n"
         )
     whole = cost.total(estimates)
-    known = len(whole.unknown) < len(jobs)
-    time = cost.span(whole.low, whole.high) if known else "unknown"
     sys.stdout.write(
-        f"\n{arguments.target}, {arguments.preset} preset: {time} one job after another, "
-        f"largest job {cost.mebibytes(whole.memory_mib)}\n"
+        f"\n{arguments.target}, {arguments.preset} preset: {cost.span(whole.low, whole.high)} one "
+        f"job after another, largest job {cost.mebibytes(whole.memory_mib)}\n"
     )
     if whole.unknown:
         sys.stdout.write(f"not counted, unknown: {', '.join(whole.unknown)}\n")
-    sys.stdout.write(f"{cost.reliability(predictor.check)}\n")
+    sys.stdout.write(f"{predictor.reliability()}\n")
 
 
 def _readme(arguments: argparse.Namespace) -> None:
     from sigprop.artifacts.provenance import code_root
-    from sigprop.experiments.config import check_preset
     from sigprop.pages.readme import refresh
-    from sigprop.pages.results import Results
 
-    preset = check_preset(arguments.preset)
-    refresh(Results(Path(arguments.results or f"results/{preset}"), preset), code_root())
+    refresh(_results(arguments), code_root())

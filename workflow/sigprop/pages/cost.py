@@ -6,19 +6,19 @@ operations and memory with the numbers held, as `work` counts them from the sett
 was measured, or nothing says how the work grows, the answer is `unknown`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from statistics import median_high
 from typing import Any
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.claims.ledger import all_claims
 from sigprop.experiments.config import Config, defaults, kind_of, settings_of
 from sigprop.experiments.index import Figure
-from sigprop.pages.results import Results, table_of, table_rules
-from sigprop.pages.work import METHOD, Work, work
-
-__all__ = ["METHOD", "Estimate", "Predictor", "Total", "Work", "jobs_of", "total", "work"]
+from sigprop.pages.papers import PAPERS
+from sigprop.pages.results import Measured, Results, table_of, table_rules
+from sigprop.pages.work import Work, work
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Check:
-    """How the scaling did where a rule was measured at two presets: larger over smaller factor."""
-
-    compared: int
-    median: float | None
-    worst: float | None
-
-
-@dataclass(frozen=True)
 class _Run:
     """One measured run: preset, settings of its tables, seconds of wall and processor, memory."""
 
@@ -53,108 +44,99 @@ class _Run:
 
 
 class Predictor:
-    """Predictions from the measured runs of the presets at hand."""
+    """Predictions from the measured runs of the presets at hand.
+
+    Attributes:
+        factors: experiment -> how far, larger over smaller, scaling between two presets at which
+            one of its simulations was measured was off.
+    """
 
     def __init__(self, measured: Iterable[Results], figures: Iterable[Figure]) -> None:
-        self._figures = {figure.id: figure for figure in figures}
+        self._tables = {figure.id: figure.tables for figure in figures} | {"claims": _claimed()}
         self._runs: dict[str, list[_Run]] = {}
         for results in measured:
             for rule, seen in results.benchmarks().items():
-                self._remember(results, rule, seen.seconds, seen.memory_mib)
-        self.check = self._check()
+                self._remember(results, rule, seen)
+        self.factors: dict[str, list[float]] = {}
+        self._check()
 
-    def _remember(self, results: Results, rule: str, wall: float, memory: float | None) -> None:
-        settings: dict[str, Any] = {}
-        for table in self._tables(rule):
-            block = results.table_sidecar(table).get("settings")
-            if block is None:
-                return
-            settings[table] = _parsed(table, block)
-        cpu = wall
+    def _remember(self, results: Results, rule: str, seen: Measured) -> None:
+        blocks = {t: results.table_sidecar(t).get("settings") for t in self._tables_of(rule)}
+        if None in blocks.values():
+            return
+        settings = {table: _parsed(table, block) for table, block in blocks.items()}
+        cpu = seen.seconds
         made = table_of(rule)
         if made is not None:
-            part = made if rule.startswith("simulate_") else f"{made}_theory"
-            record = results.table_sidecar(part)
+            record = results.table_sidecar(made if _simulates(rule) else f"{made}_theory")
             if record.get("device", "cpu") == "cpu":
-                cpu = min(wall, record.get("provenance", {}).get("cpu_s", wall))
-        self._runs.setdefault(rule, []).append(_Run(results.preset, settings, wall, cpu, memory))
+                cpu = min(cpu, record.get("provenance", {}).get("cpu_s", cpu))
+        run = _Run(results.preset, settings, seen.seconds, cpu, seen.memory_mib)
+        self._runs.setdefault(rule, []).append(run)
 
-    def _tables(self, rule: str) -> list[str]:
+    def _tables_of(self, rule: str) -> list[str]:
         """Tables whose size decides what a rule takes."""
         table = table_of(rule)
-        if table is not None:
-            return [table]
-        if rule in self._figures:
-            return self._figures[rule].tables
-        if rule == "claims":
-            return sorted({t for claim in all_claims().values() for t in claim.tables})
-        return []
+        return self._tables.get(rule, []) if table is None else [table]
 
     def estimate(self, rule: str, config: Config) -> Estimate:
         """What the job of `rule` takes with the settings of `config`."""
-        wanted = {t: config.experiments[t] for t in self._tables(rule)}
+        wanted = {t: config.experiments[t] for t in self._tables_of(rule)}
         runs = self._readable(rule)
         same = [run for run in runs if run.settings == wanted]
         if same:
             run = max(same, key=lambda run: run.preset == config.preset)
             return Estimate(rule, run.wall, run.wall, run.memory, f"measured, {run.preset}")
-        size, source = _size(rule, wanted), rule
-        found = self._largest(rule)
-        if found is None:
-            # A method that was left out where the others were measured: one of those will do.
-            others = {name: self._largest(name) for name in self._alike(rule)}
-            source, found = max(
-                ((name, other) for name, other in others.items() if other is not None),
-                key=lambda pair: pair[1][0].operations,
-                default=(rule, None),
-            )
-        if found is None and not runs:
+        # Where a method was left out and others were measured, one of those will do.
+        largest = {name: self._largest(name) for name in (rule, *self._alike(rule))}
+        found = {name: sized for name, sized in largest.items() if sized is not None}
+        if not found and not runs:
             return Estimate(rule, None, None, None, "unknown: no measurement")
-        if size is None or found is None:
+        size = _size(rule, wanted)
+        if size is None or not found:
             return Estimate(rule, None, None, None, "unknown: nothing says how its work grows")
-        reference, run = found
+        source = rule if rule in found else max(found, key=lambda n: found[n][0].operations)
+        reference, run = found[source]
         seconds = self._scaled(rule, run, size, reference)
-        load = run.wall / run.cpu
-        # That of the same experiment where it was checked, else of all.
-        factor = self._worst.get(_experiment(rule), self.check.worst or 1.0)
-        low, high = seconds / factor, seconds * load * factor
+        ratio = size.operations / reference.operations
         if table_of(rule) is None:
             # Drawing is mostly the same at every size; proportional to rows is the other extreme.
             low, high = sorted((run.wall, seconds))
+            basis = f"between that of {run.preset} and {ratio:.3g} times its rows"
+        else:
+            factor = max(self.factors.get(_experiment(rule), self._all_factors()), default=1.0)
+            low, high = seconds / factor, seconds * run.wall / run.cpu * factor
+            whose = "its" if source == rule else f"{source}'s"
+            unit = "operations" if _simulates(rule) else "rows"
+            basis = f"scaled from {run.preset}: {ratio:.3g} times {whose} {unit}"
         memory = None
         if run.memory is not None:
             base = min(run.memory, self._floor(rule, "memory"))
             memory = base + (run.memory - base) * max(1.0, size.numbers / reference.numbers)
-        ratio = size.operations / reference.operations
-        unit = "operations" if rule.startswith("simulate_") else "rows"
-        whose = "its" if source == rule else f"{source}'s"
-        basis = f"scaled from {run.preset}: {ratio:.3g} times {whose} {unit}"
-        if table_of(rule) is None:
-            basis = f"between that of {run.preset} and {ratio:.3g} times its rows"
         return Estimate(rule, low, high, memory, basis)
 
     def _readable(self, rule: str) -> list[_Run]:
         """Measured runs whose settings this version can read."""
         return [run for run in self._runs.get(rule, []) if None not in run.settings.values()]
 
-    def _largest(self, rule: str) -> tuple[Work, _Run] | None:
-        """The measured run of a rule with the most operations, if any did something."""
-        sized = [(s, run) for run in self._readable(rule) if (s := _size(rule, run.settings))]
+    def _sized(self, rule: str) -> list[tuple[Work, _Run]]:
+        """The measured runs of a rule that did something, by operations."""
+        sized = [(size, run) for run in self._readable(rule) if (size := _size(rule, run.settings))]
         sized = [pair for pair in sized if pair[0].operations > 0]
-        return max(sized, key=lambda pair: pair[0].operations, default=None)
+        return sorted(sized, key=lambda pair: pair[0].operations)
+
+    def _largest(self, rule: str) -> tuple[Work, _Run] | None:
+        return next(reversed(self._sized(rule)), None)
 
     def _alike(self, rule: str) -> list[str]:
         """Other measured rules that run the same experiment."""
-        table = table_of(rule)
-        if table is None:
+        made, kind = table_of(rule), _kind(rule)
+        if made is None:
             return []
-        kind = rule.removesuffix(table)
         return [
             name
             for name in self._runs
-            if (other := table_of(name)) is not None
-            and name == kind + other
-            and kind_of(other) is kind_of(table)
+            if (table := table_of(name)) and _kind(name) == kind and kind_of(table) is kind_of(made)
         ]
 
     def _scaled(self, rule: str, run: _Run, size: Work, reference: Work) -> float:
@@ -163,37 +145,42 @@ class Predictor:
 
     def _floor(self, rule: str, what: str) -> float:
         """The least that any measured job of the same kind took: its start-up."""
-        kind = rule.split("_")[0] if table_of(rule) else "figure"
-        values = [
-            getattr(run, what)
-            for name, runs in self._runs.items()
-            if (name.split("_")[0] if table_of(name) else "figure") == kind
-            for run in runs
-            if getattr(run, what) is not None
-        ]
-        return float(min(values, default=0.0))
+        runs = chain(*(runs for name, runs in self._runs.items() if _kind(name) == _kind(rule)))
+        values = (getattr(run, what) for run in runs)
+        return min((value for value in values if value is not None), default=0.0)
 
-    def _check(self) -> Check:
+    def _check(self) -> None:
         """Scale each simulation between two measured presets and compare with its measurement."""
-        factors: list[float] = []
-        self._worst: dict[str, float] = {}  # by experiment
-        for rule, runs in self._runs.items():
-            if not rule.startswith("simulate_"):
-                continue
-            sized = [(s, run) for run in runs if (s := _size(rule, run.settings))]
-            sized.sort(key=lambda pair: pair[0].operations)
-            for (small, from_run), (large, to_run) in pairwise(sized):
-                if 0 < small.operations < large.operations:
+        for rule in filter(_simulates, self._runs):
+            for (small, from_run), (large, to_run) in pairwise(self._sized(rule)):
+                if small.operations < large.operations:
                     # Downwards, as the larger run says more about the cost of an operation.
-                    got = self._scaled(rule, to_run, small, large)
-                    factor = max(got / from_run.cpu, from_run.cpu / got)
-                    factors.append(factor)
-                    experiment = _experiment(rule)
-                    self._worst[experiment] = max(factor, self._worst.get(experiment, 1.0))
-        factors.sort()
+                    ratio = self._scaled(rule, to_run, small, large) / from_run.cpu
+                    self.factors.setdefault(_experiment(rule), []).append(max(ratio, 1 / ratio))
+
+    def _all_factors(self) -> list[float]:
+        return [*chain(*self.factors.values())]
+
+    def reliability(self) -> str:
+        """One sentence on how far the scaling may be off."""
+        factors = self._all_factors()
         if not factors:
-            return Check(0, None, None)
-        return Check(len(factors), factors[len(factors) // 2], factors[-1])
+            return "No table was measured at two presets, so the scaling is unchecked."
+        return (
+            f"Where a simulation was measured at two presets ({len(factors)}), scaling the larger "
+            f"run down to the smaller was off by a factor of {median_high(factors):.2g} (median) "
+            f"and {max(factors):.2g} at worst. Ranges span the worst factor of the same experiment "
+            "and how busy the machine was when it was measured. Scaling up is less sure than "
+            "scaling down."
+        )
+
+
+def _simulates(rule: str) -> bool:
+    return rule.startswith("simulate_")
+
+
+def _kind(rule: str) -> str:
+    return rule.partition("_")[0] if table_of(rule) else "figure"
 
 
 def _experiment(rule: str) -> str:
@@ -202,7 +189,7 @@ def _experiment(rule: str) -> str:
     return kind_of(table).__name__ if table else ""
 
 
-def _parsed(table: str, block: dict[str, Any]) -> Any:
+def _parsed(table: str, block: Any) -> Any:
     """Settings as a sidecar holds them; None where they no longer fit."""
     try:
         return settings_of(table, block)
@@ -210,83 +197,73 @@ def _parsed(table: str, block: dict[str, Any]) -> Any:
         return None
 
 
-def _size(rule: str, settings: dict[str, Any]) -> Work | None:
+def _size(rule: str, settings: Mapping[str, Any]) -> Work | None:
     """Work of the tables of a rule together; theory, drawing and claims go by rows."""
     if not settings:
         return Work(1.0, 1.0, 1.0)
-    sizes = [work(block) for block in settings.values()]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    sizes = [size for block in settings.values() if (size := work(block)) is not None]
+    if len(sizes) < len(settings):
         return None
-    rows = sum(size.rows for size in known)
-    operations = sum(size.operations for size in known) if rule.startswith("simulate_") else rows
-    return Work(operations, sum(size.numbers for size in known), rows)
+    operations, numbers, rows = map(sum, zip(*sizes, strict=True))
+    return Work(operations if _simulates(rule) else rows, numbers, rows)
+
+
+def _claimed() -> list[str]:
+    """Tables that claims read."""
+    return sorted({table for claim in all_claims().values() for table in claim.tables})
 
 
 def jobs_of(target: str, figures: Iterable[Figure]) -> list[str]:
     """Rules that a target runs in a folder where nothing was built; UserError for no target."""
-    by_id = {figure.id: figure for figure in figures}
-    alias = {figure.alias: figure.id for figure in by_id.values() if figure.alias}
-    target = alias.get(target, target)
-    if target in by_id:
-        return [*table_rules(by_id[target].tables), target]
-    groups = {paper: [f for f in by_id.values() if f.paper == paper] for paper in _PAPERS}
-    groups |= {"figures": list(by_id.values()), "all": list(by_id.values())}
-    if target in groups:
-        tables = list(dict.fromkeys(t for figure in groups[target] for t in figure.tables))
-        rules = [*table_rules(tables), *(figure.id for figure in groups[target])]
-        if target != "all":
-            return rules
-        return list(dict.fromkeys([*rules, *jobs_of("claims", by_id.values()), "pages"]))
+    every = list(figures)
+    drawn = {paper: [figure for figure in every if figure.paper == paper] for paper in PAPERS}
+    drawn |= {"figures": every, "all": every}
+    groups = ", ".join(drawn)
+    drawn |= {"pages": every} | {figure.id: [figure] for figure in every}
+    if target in drawn:
+        tables = dict.fromkeys(table for figure in drawn[target] for table in figure.tables)
+        rules = [*table_rules(tables), *(figure.id for figure in drawn[target])]
+        if target in ("all", "pages"):
+            rules += [*jobs_of("claims", every), "pages"]
+        return list(dict.fromkeys(rules))
     if target == "claims":
-        tables = sorted({t for claim in all_claims().values() for t in claim.tables})
-        return [*table_rules(tables), "claims"]
-    if target == "pages":
-        return jobs_of("all", by_id.values())
+        return [*table_rules(_claimed()), "claims"]
     made, tables = table_of(target) or target, defaults()["experiments"]
     if made in tables:
-        return table_rules([made])[: 1 if target.startswith("simulate_") else None]
-    known = [*by_id, *alias, *groups, "claims", "pages", *tables]
+        return table_rules([made])[: 1 if _simulates(target) else None]
+    hint = nearest(target, [*drawn, "claims", *tables])
     raise UserError(
-        f"target: {target!r} is not known{nearest(target, known)}; use a figure, a table, claims, "
-        f"{', '.join(groups)}"
+        f"target: {target!r} is not known{hint}; use a figure, a table, claims, {groups}"
     )
-
-
-_PAPERS = ("noci2022", "cowsik2024", "extensions")
 
 
 @dataclass(frozen=True)
 class Total:
     """A target's jobs one after another: seconds (from, to), largest memory, rules unknown."""
 
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     memory_mib: float | None
     unknown: list[str]
 
 
 def total(estimates: Iterable[Estimate]) -> Total:
     """Sum of times and largest memory of what is known, with the names of what is not."""
-    known = [e for e in estimates if e.low is not None and e.high is not None]
-    memory = [e.memory_mib for e in known if e.memory_mib is not None]
-    return Total(
-        sum(e.low or 0.0 for e in known),
-        sum(e.high or 0.0 for e in known),
-        max(memory, default=None),
-        [e.rule for e in estimates if e.low is None],
-    )
+    every = list(estimates)
+    known = [e for e in every if e.low is not None]
+    memory = max((e.memory_mib for e in known if e.memory_mib is not None), default=None)
+    low, high = (sum(getattr(e, end) for e in known) if known else None for end in ("low", "high"))
+    return Total(low, high, memory, [e.rule for e in every if e.low is None])
+
+
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def seconds(value: float) -> str:
     """`0.4 s`, `52 s`, `3 min`, `2.1 h`, `3.5 d`: no more digits than a cost deserves."""
-    unit = next(
-        (u for u, limit in (("s", 90), ("min", 90), ("h", 48)) if value < _UNITS[u] * limit), "d"
-    )
+    limits = {"s": 90, "min": 90, "h": 48}
+    unit = next((u for u, limit in limits.items() if value < _UNITS[u] * limit), "d")
     return f"{_digits(value / _UNITS[unit])} {unit}"
-
-
-_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def _digits(value: float) -> str:
@@ -311,15 +288,3 @@ def mebibytes(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value:.0f} MiB" if value < 1000 else f"{value / 1024:.1f} GiB"
-
-
-def reliability(check: Check) -> str:
-    """One sentence on how far the scaling may be off."""
-    if check.worst is None or check.median is None:
-        return "No table was measured at two presets, so the scaling is unchecked."
-    return (
-        f"Where a simulation was measured at two presets ({check.compared}), scaling the larger "
-        f"run down to the smaller was off by a factor of {check.median:.2g} (median) and "
-        f"{check.worst:.2g} at worst. Ranges span the worst factor of the same experiment and how "
-        "busy the machine was when it was measured. Scaling up is less sure than scaling down."
-    )

@@ -21,17 +21,12 @@ PAPERS = {
 
 def report_caption(figure: Figure) -> str:
     """Title, caption, what the paper shows and what differs, as reStructuredText."""
-    paragraphs = [f"**{figure.item}: {_rst(figure.title)}**"]
-    paragraphs += [_rst(text.plain(words)) for words in text.caption(code_root() / figure.notebook)]
+    paragraphs = [
+        f"**{figure.item}: {figure.title}**",
+        *text.caption(code_root() / figure.notebook),
+    ]
     if figure.paper_shows:
-        paragraphs.append(f"*The paper shows.* {_rst(figure.paper_shows)}")
+        paragraphs.append(f"*The paper shows.* {figure.paper_shows}")
     if figure.differs:
-        paragraphs.append(f"*What differs here.* {_rst(figure.differs)}")
-    return "\n\n".join(paragraphs)
-
-
-def _rst(words: str) -> str:
-    """`words` with what reStructuredText would read as markup escaped."""
-    for mark in ("\\", "*", "`", "_", "|"):
-        words = words.replace(mark, "\\" + mark)
-    return words
+        paragraphs.append(f"*What differs here.* {figure.differs}")
+    return "\n\n".join(map(text.rst, paragraphs))

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.pages.chapters import by_chapter
@@ -19,7 +21,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(docs/img/(\w+)\.png\)")
 
 def record(results: Results, root: Path) -> dict[str, Any]:
     """What the front page shows, as plain JSON types: verdict by claim, counts, pictures."""
-    claims = results.claims()
+    claims = list(results.claims().values())
     text = (root / "README.md").read_text(encoding="utf-8")
     return {
         "preset": results.preset,
@@ -38,18 +40,10 @@ def counted(claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def block(shown: dict[str, Any]) -> str:
     """The Markdown between the markers."""
-    lines = [
-        BEGIN,
-        "",
-        f"| claims, {shown['preset']} preset | {' | '.join(VERDICTS)} |",
-        f"|---|{'---:|' * len(VERDICTS)}",
-    ]
-    total = dict.fromkeys(VERDICTS, 0)
-    for row in shown["chapters"]:
-        lines.append(f"| {row['chapter']} | {' | '.join(str(row[v]) for v in VERDICTS)} |")
-        total = {verdict: total[verdict] + row[verdict] for verdict in VERDICTS}
-    lines += [f"| all | {' | '.join(str(total[v]) for v in VERDICTS)} |", "", END]
-    return "\n".join(lines)
+    table = pd.DataFrame(shown["chapters"]).set_index("chapter")[list(VERDICTS)]
+    table.loc["all"] = table.sum()
+    table.index.name = f"claims, {shown['preset']} preset"
+    return f"{BEGIN}\n\n{table.to_markdown()}\n\n{END}"
 
 
 def insert(text: str, shown: dict[str, Any]) -> str:

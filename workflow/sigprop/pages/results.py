@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,24 @@ from sigprop.experiments.config import defaults, parts
 from sigprop.experiments.index import Figure
 
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not run")
+
+# The record of a claim that the index of figures names and the ledger lacks.
+NOT_RUN: dict[str, Any] = {
+    "id": "",
+    "statement": "This claim is named by the index of figures only.",
+    "place": "",
+    "statistic": "",
+    "rule": "none yet",
+    "why": "",
+    "explanation": "",
+    "seeds": [],
+    "tables": [],
+    "figures": [],
+    "smallest_preset": "laptop",
+    "verdict": "not run",
+    "reason": "its chapter is not part of this version",
+    "parts": [],
+}
 
 
 @dataclass(frozen=True)
@@ -51,48 +70,41 @@ class Results:
         return _json(self.root / "data" / f"{part}.json")
 
     def benchmark(self, rule: str) -> Measured | None:
-        """What the last run of a rule took; None where it was not measured."""
-        return read_benchmark(self.root / "benchmarks" / f"{rule}.tsv")
+        """What the last run of a rule took; None where it was not measured, or is damaged."""
+        path = self.root / "benchmarks" / f"{rule}.tsv"
+        try:
+            with path.open(encoding="utf-8", newline="") as stream:
+                *_, last = csv.DictReader(stream, delimiter="\t")
+            # Jobs shorter than the sampling interval have no memory.
+            memory = None if last["max_rss"] in ("NA", "-") else float(last["max_rss"])
+            return Measured(float(last["s"]), memory)
+        except (OSError, LookupError, ValueError):
+            return None
 
     def benchmarks(self) -> dict[str, Measured]:
         """Every measured rule by name."""
-        found = {}
-        for path in sorted((self.root / "benchmarks").glob("*.tsv")):
-            measured = read_benchmark(path)
-            if measured is not None:
-                found[path.stem] = measured
-        return found
+        rules = sorted(path.stem for path in (self.root / "benchmarks").glob("*.tsv"))
+        return {rule: seen for rule in rules if (seen := self.benchmark(rule))}
 
-    def claims(self) -> list[dict[str, Any]]:
-        """Every claim of the ledger as a record of claims.json; `not run` where that has none."""
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """Records of claims.json and of the rest of the ledger by id; the rest is `not run`."""
         path = self.root / "claims" / "claims.json"
-        reason = f"no verdicts of the {self.preset} preset; `snakemake claims` makes them"
-        written: dict[str, dict[str, Any]] = {}
+        written, reason = (
+            [],
+            f"no verdicts of the {self.preset} preset; `snakemake claims` makes them",
+        )
         if path.is_file():
-            # Records of older versions lack some of the words.
-            words = {"statistic": "", "why": "", "explanation": "", "seeds": []}
-            written = {record["id"]: words | record for record in read_verdicts(path)}
+            written = read_verdicts(path)
             reason = "not in this record of verdicts; `snakemake claims` brings it up to date"
-        records = dict(written)
-        for claim in all_claims().values():
-            if claim.id not in records:
-                records[claim.id] = {
-                    "id": claim.id,
-                    "statement": claim.statement,
-                    "place": claim.place,
-                    "statistic": claim.reason.statistic,
-                    "rule": claim.rule,
-                    "why": claim.reason.why,
-                    "explanation": "",
-                    "seeds": [],
-                    "tables": list(claim.tables),
-                    "figures": list(claim.figures),
-                    "smallest_preset": claim.smallest_preset,
-                    "verdict": "not run",
-                    "reason": reason,
-                    "parts": [],
-                }
-        return [self._current(records[name]) for name in sorted(records)]
+        records = {
+            claim.id: NOT_RUN
+            | vars(claim)
+            | {"statistic": claim.reason.statistic, "why": claim.reason.why, "reason": reason}
+            for claim in all_claims().values()
+        }
+        for record in written:  # those of older versions lack some of the words
+            records[record["id"]] = NOT_RUN | records.get(record["id"], {}) | record
+        return {name: self._current(records[name]) for name in sorted(records)}
 
     def _current(self, record: dict[str, Any]) -> dict[str, Any]:
         """`record`, without its verdict where a table of it was made again since."""
@@ -106,18 +118,6 @@ class Results:
         return record | {"verdict": "not run", "reason": reason, "explanation": "", "parts": []}
 
 
-def read_benchmark(path: Path) -> Measured | None:
-    """A rule's benchmark file; None when absent or damaged. The last repetition counts."""
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream, delimiter="\t"))
-        memory = rows[-1]["max_rss"]
-        # Jobs shorter than the sampling interval have no memory.
-        return Measured(float(rows[-1]["s"]), None if memory in ("NA", "-") else float(memory))
-    except (OSError, LookupError, ValueError):
-        return None
-
-
 def _json(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -126,19 +126,16 @@ def _json(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def table_rules(tables: list[str]) -> list[str]:
+def table_rules(tables: Iterable[str]) -> list[str]:
     """Names of the rules that make these tables: simulations, and theories where they exist."""
-    rules = []
-    for table in tables:
-        rules.append(f"simulate_{table}")
-        if len(parts(table)) == 2:
-            rules.append(f"theory_{table}")
-    return rules
+    kinds = ("simulate", "theory")
+    return [
+        f"{kind}_{table}" for table in tables for kind, _ in zip(kinds, parts(table), strict=False)
+    ]
 
 
 def table_of(rule: str) -> str | None:
     """The table that `simulate_<table>` or `theory_<table>` makes; None for other rules."""
-    for kind in ("simulate_", "theory_"):
-        if rule.startswith(kind) and rule.removeprefix(kind) in defaults()["experiments"]:
-            return rule.removeprefix(kind)
-    return None
+    kind, _, table = rule.partition("_")
+    known = kind in ("simulate", "theory") and table in defaults()["experiments"]
+    return table if known else None

@@ -4,9 +4,8 @@ Only ratios between sizes of the same table are used, so constants that do not d
 are left out. n is tokens, d width, d_F hidden width, L depth.
 """
 
-from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 from sigprop.experiments.geometry.settings import Batch, GeometrySettings
 from sigprop.experiments.gradients.settings import GradientSettings
@@ -33,8 +32,7 @@ METHOD = (
 _PASSES = 3  # a forward and a backward pass cost three forward passes
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Size of a block of settings in arbitrary units: only ratios of the same table are used."""
 
     operations: float
@@ -92,18 +90,15 @@ def _jacobian(settings: JacobianSettings) -> Work:
     operations = rows = 0.0
     for case in settings.cells():
         n, d = case.n_tokens, case.d_model
-        layer = n * d**2 + n**2 * d + d**2 * case.d_k
-        operations += case.n_networks * float(layer)
+        operations += case.n_networks * (n * d**2 + n**2 * d + d**2 * case.d_k)
         rows += case.n_networks * len(case.families)
     return Work(operations, rows, rows)
 
 
 @work.register
 def _exact(settings: ExactSettings) -> Work:
-    size = float(settings.largest) ** 4
-    count = settings.n_shapes * size + settings.n_draws
-    rows = float(settings.n_shapes + settings.n_draws)
-    return Work(count, rows, rows)
+    rows = settings.n_shapes + settings.n_draws
+    return Work(settings.n_shapes * settings.largest**4 + settings.n_draws, rows, rows)
 
 
 @work.register
@@ -122,12 +117,11 @@ def _geometry(settings: GeometrySettings) -> Work:
 
 def _geometry_layer(batch: Batch) -> float:
     n, d = batch.n_tokens, batch.d_model
-    in_law = batch.sampler == "law" or (batch.sampler == "auto" and _narrow(n, d))
-    in_law = in_law and not batch.shared_weights
     passes = 1 if batch.readout == "none" else _PASSES
     if batch.shared_weights:
         # The weights are drawn anew for each network, and its points pass through them.
         return passes * (n * 6.0 * d**2 + n**2 * d) + 6.0 * d**2 / len(batch.points)
+    in_law = batch.sampler == "law" or (batch.sampler == "auto" and _narrow(n, d))
     return passes * _layer(n, d, d, in_law, batch.activation)
 
 
