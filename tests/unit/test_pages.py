@@ -310,7 +310,7 @@ def test_a_verdict_on_a_table_made_again_since_is_refused(tmp_path: Path) -> Non
     sidecar = results.root / "data/moments.json"
     for digest, expected in (("old", "reproduced"), ("new", "not run")):
         write(sidecar, {"sha256": digest})
-        found = next(claim for claim in results.claims() if claim["id"] == "N12")
+        found = results.claims()["N12"]
         assert found["verdict"] == expected and bool(found["parts"]) == (digest == "old")
     assert found["reason"] == "out of date: make it again with `snakemake claims`"
 
@@ -452,7 +452,7 @@ def took(results: Results, table: str, cpu: float) -> None:
 def test_the_work_of_a_block_grows_with_its_preset() -> None:
     blocks = [load(preset).experiments for preset in PRESETS]
     for table in TABLES:
-        settings = [getattr(block, table) for block in blocks]
+        settings = [block[table] for block in blocks]
         # A method may be left out at a preset; that is not work.
         sizes = [work(one) for one in settings if getattr(one, "n_seeds", 1)]
         for one in sizes:
@@ -476,7 +476,7 @@ def test_the_work_of_a_block_grows_with_its_preset() -> None:
     ],
 )
 def test_work_is_proportional_to_what_is_simulated(table: str, key: str, power: int) -> None:
-    block = getattr(load("laptop").experiments, table)
+    block = load("laptop").experiments[table]
     value = getattr(block, key)
     twice = [2 * one for one in value] if isinstance(value, list) else 2 * value
     double = work(block.model_copy(update={key: twice}))
@@ -485,16 +485,18 @@ def test_work_is_proportional_to_what_is_simulated(table: str, key: str, power: 
 
 @pytest.mark.parametrize("table", [t for t in TABLES if t.startswith("train_")])
 def test_configurations_are_counted_as_the_designs_make_them(table: str) -> None:
-    block = getattr(load("laptop").experiments, table)
-    trained = sum(len(group.points) for group in block.groups())
+    from sigprop.experiments.context import chosen
+
+    block = load("laptop").experiments[table]
+    trained = sum(len(group.points) for group in block.groups(chosen(block)))
     assert work(block).rows == 5 * trained
 
 
 @pytest.mark.parametrize("table", ["geometry", "geometry_phases", "softmax_rows"])
 def test_work_of_grids_is_proportional_to_the_networks(table: str) -> None:
-    record = getattr(load("laptop").experiments, table).model_dump()
+    record = load("laptop").experiments[table].model_dump()
     key = "n_batches" if table == "softmax_rows" else "n_networks"
-    settings = type(getattr(load("laptop").experiments, table))
+    settings = type(load("laptop").experiments[table])
     size = work(settings.model_validate(record))
     for grid in record["grids"].values():
         grid[key] *= 2
@@ -503,21 +505,20 @@ def test_work_of_grids_is_proportional_to_the_networks(table: str) -> None:
 
 
 def test_rows_are_counted_as_the_experiments_make_them() -> None:
-    from sigprop.experiments.context import Context
+    from sigprop.experiments.context import Context, chosen
     from sigprop.experiments.geometry import simulation as geometry
     from sigprop.experiments.phases import theory as phases
     from sigprop.experiments.softmax_rows import simulation as softmax_rows
 
     smoke = load("smoke").experiments
     for module, table in ((geometry, "geometry_exponents"), (softmax_rows, "softmax_rows")):
-        made = module.run(getattr(smoke, table), Context(table, seed=0))
+        block = smoke[table]
+        made = module.run(block, Context(table, seed=0, design=chosen(block)))
         measured = made.groupby("quantity").size()
-        assert work(getattr(smoke, table)).rows * (
-            1 if module is geometry else len(measured)
-        ) == len(made)
-    made = phases.run(smoke.phases, Context("phases", seed=0))
+        assert work(block).rows * (1 if module is geometry else len(measured)) == len(made)
+    made = phases.run(smoke["phases"], Context("phases", seed=0))
     # Values that do not exist have no row, so the count is an upper bound, and not far off.
-    assert len(made) <= work(smoke.phases).rows <= 1.5 * len(made)
+    assert len(made) <= work(smoke["phases"]).rows <= 1.5 * len(made)
 
 
 def test_a_measured_job_keeps_its_measurement(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import tiny_translation as tiny
 
-from sigprop.analysis import translation
+from sigprop.analysis import files, translation
 from sigprop.analysis.stats import student_mean
 from sigprop.analysis.training import by_step, seed_curve
 from sigprop.experiments.config import load
 from sigprop.experiments.settings import PRESETS
-from sigprop.figures import files, translation_panels
+from sigprop.figures import translation_panels
 from sigprop.models.baselines import RECIPES
 
 PAPER: dict[str, Any] = {

@@ -54,6 +54,7 @@ def execute(
             parameters=parameters,
             kernel_name="python3",
             language="python",
+            start_timeout=300,  # seconds; a busy machine starts kernels slowly
             cwd=".",
             progress_bar=False,
             log_output=False,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sigprop.analysis.files import markdown as markdown_table
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.tables import read_sidecar, read_table
@@ -28,7 +29,6 @@ from sigprop.claims.explain import distance
 from sigprop.claims.rules import Part, Verdict, together
 from sigprop.experiments.config import parts
 from sigprop.experiments.settings import PRESETS
-from sigprop.figures.files import markdown as markdown_table
 
 
 @dataclass(frozen=True)

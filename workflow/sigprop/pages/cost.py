@@ -186,7 +186,7 @@ def _kind(rule: str) -> str:
 def _experiment(rule: str) -> str:
     """Name of the experiment that makes the table of a rule; empty for other rules."""
     table = table_of(rule)
-    return kind_of(table).__name__ if table else ""
+    return str(defaults()["experiments"][table]["experiment"]) if table else ""
 
 
 def _parsed(table: str, block: Any) -> Any:
