@@ -81,7 +81,7 @@ def test_the_sidecar_of_a_table_tells_how_to_make_it_again(built, results: Path,
     assert (sidecar["table"], sidecar["preset"]) == (table, "smoke")
     assert sidecar["kind"] == ("theory" if part != table else "simulation")
     assert sidecar["seed"] == config.seed
-    assert sidecar["settings"] == getattr(config.experiments, table).model_dump(mode="json")
+    assert sidecar["settings"] == config.experiments[table].model_dump(mode="json")
     assert_provenance(built, sidecar["provenance"])
     source = set(read_table(path)["source"])
     assert source == {"theory" if TABLES[table].CLOSED_FORM else sidecar["kind"]}

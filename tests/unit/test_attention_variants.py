@@ -1,6 +1,7 @@
 """Every attention variant: samplers that cover it agree in law, the others refuse."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from sigprop.models.encoder import EncoderConfig, make_sampler, stream
 from sigprop.models.gradient_coordinates import CoordinateGradients
 from sigprop.models.gradients import ExplicitGradients, LawGradients, make_gradient_sampler
 from sigprop.models.samplers import ExplicitSampler, LawSampler
-from sigprop.models.schemes import SCHEMES, Scheme
+from sigprop.models.schemes import SCHEMES, Scheme, resolved
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from sigprop.models.trained import TrainedEncoder
 
@@ -169,6 +170,8 @@ def test_jacobians_and_theory_cover_what_they_say(
     mine = {"post_ln": replace(SCHEMES["post_ln"], attention=variant)}
     for module in ("propagation", "gradients"):
         monkeypatch.setattr(f"sigprop.experiments.{module}.settings.SCHEMES", mine)
+    known = partial(resolved, records=mine)
+    monkeypatch.setattr("sigprop.experiments.propagation.settings.resolved", known)
     common = {
         **{"scheme": ["post_ln"], "activation": ["relu"], "attention": ["softmax"], "rho": 0.1},
         **{"n_tokens": 3, "d_model": [16], "depth": [2], "sigma_x": [1.0], "n_networks": 2},

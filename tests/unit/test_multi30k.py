@@ -30,7 +30,7 @@ PAIRS = {"train": 200, "val": 30, "test_2016_flickr": 20}
 
 def block(name: str, **changes: Any) -> dict[str, Any]:
     """A method's settings as the file leaves them, with changes; `data`, `training` are merged."""
-    record: dict[str, Any] = getattr(load("laptop", FILE).experiments, name).model_dump(mode="json")
+    record: dict[str, Any] = load("laptop", FILE).experiments[name].model_dump(mode="json")
     for key in ("data", "training"):
         record[key] |= changes.pop(key, {})
     return record | changes

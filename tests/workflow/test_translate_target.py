@@ -51,7 +51,7 @@ def test_bad_requests_are_one_line(
 
 def test_a_method_that_the_preset_leaves_out(clean, tmp_path: Path) -> None:
     left_out = "translation_rezero"
-    assert getattr(load("laptop").experiments, left_out).n_seeds == 0
+    assert load("laptop").experiments[left_out].n_seeds == 0
     (tmp_path / "my.de").write_text(SENTENCES)
     line = refusal(clean, "preset=laptop", f"sentences={tmp_path / 'my.de'}", f"table={left_out}")
     assert f"the laptop preset leaves {left_out} out" in line
