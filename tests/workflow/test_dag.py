@@ -97,9 +97,10 @@ def refusal(tree, *arguments: str) -> str:
     return line
 
 
-def test_a_misspelt_target_names_the_nearest(clean) -> None:
-    line = refusal(clean, "figg09")
-    assert line.startswith("sigprop: 'figg09' is not a target; did you mean 'fig09'?")
+@pytest.mark.parametrize("name", ["figg09", "fig9"])
+def test_a_misspelt_target_names_the_nearest(clean, name: str) -> None:
+    line = refusal(clean, name)
+    assert line.startswith(f"sigprop: {name!r} is not a target; did you mean 'fig09'?")
 
 
 @pytest.mark.parametrize(
