@@ -128,7 +128,10 @@ def test_a_phone_need_not_scroll_sideways(tab, width: int) -> None:
 def test_claims_sort(tab) -> None:
     page = tab().open("pages/claims.html")
     rows = page.locator("#ledger > tbody > tr")
-    names = lambda: rows.evaluate_all("rows => rows.map((row) => row.id)")  # noqa: E731
+
+    def names() -> list[str]:
+        return list(rows.evaluate_all("rows => rows.map((row) => row.id)"))
+
     at_first = names()
     assert at_first == sorted(at_first) and len(at_first) > 20
     button = page.get_by_role("button", name="Claim")
@@ -145,9 +148,11 @@ def test_claims_sort(tab) -> None:
 def test_claims_filter(tab) -> None:
     page = tab().open("pages/claims.html")
     total = page.locator("#ledger > tbody > tr").count()
-    shown = lambda what: page.locator("#ledger > tbody > tr:visible").evaluate_all(  # noqa: E731
-        f"rows => rows.map((row) => row.{what})"
-    )
+    visible = page.locator("#ledger > tbody > tr:visible")
+
+    def shown(what: str) -> list[str]:
+        return list(visible.evaluate_all(f"rows => rows.map((row) => row.{what})"))
+
     verdict, chapter = shown("dataset.verdict")[-1], shown("dataset.chapter")[0]
     for box, what, value in (
         ("Verdict", "dataset.verdict", verdict),
