@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from sigprop.models.baselines import RECIPES
 from sigprop.models.decoding import Hypothesis, Search, beam_search
+from sigprop.models.schemes import SCHEMES
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 PAD, START, END, WORDS = 0, 1, 2, 3
@@ -41,7 +41,7 @@ class Ordinary(nn.Module):
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
         c = model.config
-        pre = model.recipe.scheme.norm == "pre"
+        pre = model.scheme.norm == "pre"
         self.scale = math.sqrt(c.d_model)
         self.source_embedding = nn.Embedding(c.source_symbols, c.d_model)
         self.target_embedding = nn.Embedding(c.target_symbols, c.d_model)
@@ -230,7 +230,7 @@ def check_same(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of translation on one thread.")
-    parser.add_argument("--recipe", choices=list(RECIPES), default="post_ln")
+    parser.add_argument("--scheme", choices=list(SCHEMES), default="post_ln_xavier")
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--depth", type=int, default=2, help="blocks of each stack")
     parser.add_argument("--n-heads", type=int, default=4)
@@ -244,8 +244,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if RECIPES[options.recipe].scheme.norm == "none":
-        raise SystemExit(f"nn.Transformer has no {options.recipe}: choose post_ln or pre_ln")
+    if SCHEMES[options.scheme].norm == "none":
+        raise SystemExit(f"nn.Transformer has no {options.scheme}: choose post_ln_xavier or pre_ln_xavier")
     config = Seq2SeqConfig(
         options.symbols,
         options.symbols,
@@ -257,13 +257,13 @@ def main() -> None:
         dropout=options.dropout,
     )
     print(
-        f"{options.recipe}, {options.depth}+{options.depth} layers, d {options.d_model}, "
+        f"{options.scheme}, {options.depth}+{options.depth} layers, d {options.d_model}, "
         f"{options.n_heads} heads, d_ff {options.d_ff}, {options.symbols} symbols, dropout "
         f"{options.dropout}, {options.repeats} interleaved repeats, tokens per second"
     )
     for length in options.lengths:
         generator = torch.Generator().manual_seed(0)
-        model = Seq2Seq(config, RECIPES[options.recipe], generator)
+        model = Seq2Seq(config, SCHEMES[options.scheme], generator)
         ordinary = Ordinary(model)
         source, target = draw_batch(config, options.n_tokens, length, 1)
         n_tokens = int((target[:, 1:] != PAD).sum())

@@ -30,7 +30,7 @@ def _block(
     seed, layer = (i.reshape(-1) for i in np.indices(wide.shape))
     return pd.DataFrame(
         {
-            "scheme": "residual_scaling" if name == "translation_ours" else "post_ln",
+            "scheme": "residual_scaling" if name == "translation_ours" else "post_ln_xavier",
             "optimizer": "adam" if name.endswith("adam") else "sgd",
             "tau_final": 8.5 if name == "translation_ours" else 1.0,
             "alpha_rule": rule,

@@ -1,7 +1,6 @@
 """Every attention variant: samplers that cover it agree in law, the others refuse."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from sigprop.instruments.end_to_end import gradient_norms
 from sigprop.instruments.propagation import measure
 from sigprop.models import schemes
 from sigprop.models.attention import ATTENTION_VARIANTS, vary
-from sigprop.models.baselines import RECIPES
 from sigprop.models.block import block
 from sigprop.models.coordinates import CoordinateSampler
 from sigprop.models.decoding import Search, beam_search, greedy_search
@@ -21,7 +19,7 @@ from sigprop.models.encoder import EncoderConfig, make_sampler, stream
 from sigprop.models.gradient_coordinates import CoordinateGradients
 from sigprop.models.gradients import ExplicitGradients, LawGradients, make_gradient_sampler
 from sigprop.models.samplers import ExplicitSampler, LawSampler
-from sigprop.models.schemes import SCHEMES, Scheme, resolved
+from sigprop.models.schemes import SCHEMES, Scheme
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from sigprop.models.trained import TrainedEncoder
 
@@ -70,7 +68,7 @@ def by_autograd(variant: str, seed: int) -> dict[str, Tensor]:
 
     def times(x: Tensor, family: str) -> Tensor:
         size = CONFIG.fans(family)
-        std = one.variance(family, *size) ** 0.5
+        std = one.variance(family, *size, depth=CONFIG.depth) ** 0.5
         w = std * torch.randn(len(x), *size, generator=g, dtype=x.dtype)
         weights.append((family, w.requires_grad_()))
         return x @ w
@@ -168,10 +166,7 @@ def test_jacobians_and_theory_cover_what_they_say(
         with pytest.raises(ValueError, match=f"cover dot_product, not attention '{variant}'"):
             gradient_norms(tokens(2), CONFIG, scheme(variant), sampler, local=True)
     mine = {"post_ln": replace(SCHEMES["post_ln"], attention=variant)}
-    for module in ("propagation", "gradients"):
-        monkeypatch.setattr(f"sigprop.experiments.{module}.settings.SCHEMES", mine)
-    known = partial(resolved, records=mine)
-    monkeypatch.setattr("sigprop.experiments.propagation.settings.resolved", known)
+    monkeypatch.setattr("sigprop.experiments.schemes.SCHEMES", mine)
     common = {
         **{"scheme": ["post_ln"], "activation": ["relu"], "attention": ["softmax"], "rho": 0.1},
         **{"n_tokens": 3, "d_model": [16], "depth": [2], "sigma_x": [1.0], "n_networks": 2},
@@ -228,9 +223,8 @@ def test_trained_encoder_is_the_block(variant: str, members: bool) -> None:
 def test_translation_learns_and_decodes_with_a_cache(variant: str) -> None:
     """Greedy search with cached keys finds what the whole prefix finds, step by step."""
     config = Seq2SeqConfig(19, 19, 16, 2, 2, n_heads=2, d_ff=24, max_tokens=16)
-    recipe = RECIPES["pre_ln"]
-    recipe = replace(recipe, scheme=replace(recipe.scheme, attention=variant))
-    model = Seq2Seq(config, recipe, seeded(0))
+    own = replace(SCHEMES["pre_ln_xavier"], attention=variant)
+    model = Seq2Seq(config, own, seeded(0))
     source = torch.randint(3, 19, (8, 5), generator=seeded(1))
     source[:3, 3:] = config.pad
     target = torch.cat([torch.ones(8, 1, dtype=torch.int64), source], 1)
@@ -269,10 +263,7 @@ def test_positions_enter_once() -> None:
     config = Seq2SeqConfig(9, 9, 16, 1, 1, n_heads=2, d_ff=24)
     source = torch.tensor([[3, 4, 5]])
     for variant in VARIANTS:
-        recipe = replace(
-            RECIPES["pre_ln"], scheme=replace(RECIPES["pre_ln"].scheme, attention=variant)
-        )
-        model = Seq2Seq(config, recipe, seeded(0))
+        model = Seq2Seq(config, replace(SCHEMES["pre_ln_xavier"], attention=variant), seeded(0))
         states: list[Tensor] = []
         back = model.encode(source.flip(1), states=states).flip(1)
         assert (model.encode(source) - back).abs().max() > 1e-3

@@ -95,9 +95,13 @@ def run(x: Tensor, weights: dict[str, Tensor], scheme: Scheme, **options: object
     return block(x, Projection(weights), scheme, DEPTH, d_ff=D_FF, **options)
 
 
+# The schemes that the reference writes out.
+PLAIN = [f"{norm}_ln{scaled}" for norm in ("post", "pre", "no") for scaled in ("", "_scaled")]
+
+
 @pytest.mark.parametrize(
     ("name", "activation", "kind", "n_heads"),
-    list(itertools.product(SCHEMES, ("relu", "linear"), ("softmax", "uniform"), (1, 3))),
+    list(itertools.product(PLAIN, ("relu", "linear"), ("softmax", "uniform"), (1, 3))),
 )
 def test_block_equals_the_reference(name: str, activation: str, kind: str, n_heads: int) -> None:
     weights = draw_weights(n_heads)

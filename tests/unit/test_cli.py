@@ -95,7 +95,7 @@ def test_lists(what: str, first_words: list[str], capsys: pytest.CaptureFixture[
 def test_scheme_records_say_what_a_block_executes(tmp_path: Path) -> None:
     cli.main(["list", "schemes", "--output", str(tmp_path / "schemes.json")])
     records = {r["name"]: r for r in json.loads((tmp_path / "schemes.json").read_text())}
-    assert set(records) == set(SCHEMES) | {f"cowsik_{m}" for m in ("conv", "renorm", "unit")}
+    assert set(records) == set(SCHEMES)
     assert records["cowsik_conv"]["sublayers"][0]["skip"] == "variance_preserving"
     assert records["cowsik_renorm"]["sublayers"][1]["norm_after"]
     first, second = records["pre_ln_scaled"]["sublayers"]

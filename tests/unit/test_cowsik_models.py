@@ -125,9 +125,9 @@ def test_activations() -> None:
 def test_entry_variances() -> None:
     """N(0, sigma_A/d) for queries and keys, sigma_V^2/d, sigma_1^2/d and sigma_2^2/d; no He."""
     scheme = cowsik_scheme(0.5, 0.5, sigma_a=3.0, sigma_v=2.0, sigma_w1=1.5, sigma_w2=0.5)
-    found = [scheme.variance(family, 64, 64, "relu") * 64 for family in FAMILIES]
+    found = [scheme.variance(family, 64, 64, "relu", depth=1) * 64 for family in FAMILIES]
     assert found == [3.0, 3.0, 4.0, 2.25, 0.25]
-    assert scheme.variance("o", 64, 64) == 1 / 64
+    assert scheme.variance("o", 64, 64, depth=1) == 1 / 64
     assert hash(scheme) == hash(
         cowsik_scheme(0.5, 0.5, sigma_a=3.0, sigma_v=2.0, sigma_w1=1.5, sigma_w2=0.5)
     )
@@ -138,7 +138,7 @@ def test_logits_have_standard_deviation_sigma_a() -> None:
     scheme = cowsik_scheme(0.5, 0.5, sigma_a=sigma_a)
     x = ln(normal(1, 1, d, seed=3)).expand(draws, 1, d)
     sampler = ExplicitSampler(torch.Generator().manual_seed(4))
-    families = {f: (d, scheme.variance(f, d, d, "tanh")) for f in ("q", "k")}
+    families = {f: (d, scheme.variance(f, d, d, "tanh", depth=1)) for f in ("q", "k")}
     q, k = sampler.project(x, families)
     logits = (q * k).sum(-1).flatten() / math.sqrt(d)
     # Gaussian given the query, whose squared norm fluctuates: kurtosis 3 (1 + 2/d)
@@ -150,7 +150,7 @@ def test_defaults_leave_the_other_schemes_as_they_are() -> None:
     scheme = Scheme("mine", "mine", "pre")
     assert [s.skip for s in scheme.sublayers] == ["unit", "unit"]
     assert not any(s.norm_after for s in scheme.sublayers)
-    assert scheme.variance("ff2", 7, 7) == 2 / 7
+    assert scheme.variance("ff2", 7, 7, depth=1) == 2 / 7
 
 
 def test_renorm_is_an_ln_after_the_feed_forward_sublayer() -> None:

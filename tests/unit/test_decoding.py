@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_translation import METHODS
 from torch import Tensor
 
-from sigprop.models.baselines import RECIPES
 from sigprop.models.decoding import (
     BLOCK,
     NOTHING,
@@ -21,6 +21,7 @@ from sigprop.models.decoding import (
     greedy_search,
     translate,
 )
+from sigprop.models.schemes import SCHEMES
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 PAD, START, END = 0, 1, 2
@@ -30,10 +31,10 @@ CONFIG = Seq2SeqConfig(
 SEARCH = Search(START, END, beam=3, max_ratio=1.0, max_extra=3)
 
 
-def build(name: str = "post_ln", seed: int = 0, config: Seq2SeqConfig = CONFIG) -> Seq2Seq:
+def build(name: str = "post_ln_xavier", seed: int = 0, config: Seq2SeqConfig = CONFIG) -> Seq2Seq:
     """In float64, so that rounding decides between no two hypotheses; sharper than at the start."""
     generator = torch.Generator().manual_seed(seed)
-    model = Seq2Seq(config, RECIPES[name], generator).double()
+    model = Seq2Seq(config, SCHEMES[name], generator).double()
     with torch.no_grad():
         for key, p in model.named_parameters():
             if "weights" in key:
@@ -116,7 +117,7 @@ searches = st.builds(
     min_length=st.integers(0, 3),
 )
 batches = st.lists(st.integers(1, 7), min_size=1, max_size=5)
-names = st.sampled_from(list(RECIPES))
+names = st.sampled_from(METHODS)
 seeds = st.integers(0, 10**6)
 
 
@@ -154,7 +155,7 @@ def test_the_cache_gives_what_a_pass_over_the_whole_path_gives(
     seed: int, beam: int, steps: int, data: st.DataObject
 ) -> None:
     """Hypotheses change places at random, and sentences leave halfway."""
-    model = build("pre_ln", seed)
+    model = build("pre_ln_xavier", seed)
     generator = torch.Generator().manual_seed(seed)
     source = draw_source([4, 6, 2], seed)
     memory = model.remember(model.encode(source), source)
@@ -207,7 +208,7 @@ def test_best_continuations_are_those_of_a_full_sort(
 
 def test_sentences_leave_when_they_are_done() -> None:
     """A model that ends at once needs beam steps at most, whatever the limit."""
-    model = build("pre_ln")
+    model = build("pre_ln_xavier")
     with torch.no_grad():
         model.target_embedding[END] = 0
         model.decoder.final_gain.zero_()
@@ -231,7 +232,7 @@ def test_sentences_leave_when_they_are_done() -> None:
 
 
 def test_finished_sentences_are_taken_out_of_the_batch() -> None:
-    model = build("post_ln", 1)
+    model = build("post_ln_xavier", 1)
     rows: list[int] = []
     decode = model.decode
 
@@ -251,7 +252,7 @@ def test_lengths_stay_within_the_limits(min_length: int) -> None:
     source = draw_source([1, 2, 5, 6], 3)
     search = replace(SEARCH, max_ratio=0.5, max_extra=4, min_length=min_length)
     for seed in range(4):
-        for row, hypotheses in enumerate(beam_search(build("pre_ln", seed), source, search)):
+        for row, hypotheses in enumerate(beam_search(build("pre_ln_xavier", seed), source, search)):
             limit = int(0.5 * (1, 2, 5, 6)[row] + 4)
             assert hypotheses
             for h in hypotheses:
@@ -261,7 +262,7 @@ def test_lengths_stay_within_the_limits(min_length: int) -> None:
 
 def test_length_penalty_divides_by_a_power_of_the_length() -> None:
     """With a beam that holds every sentence, all are found, and the score ranks them."""
-    model = build("post_ln", 5)
+    model = build("post_ln_xavier", 5)
     source = draw_source([2], 0)
     search = Search(START, END, beam=60, max_ratio=0.0, max_extra=3, min_length=0)
     for power in (0.0, 1.0, 3.0):
@@ -280,7 +281,7 @@ def test_length_penalty_divides_by_a_power_of_the_length() -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translate_keeps_the_order(beam: int) -> None:
-    model = build("post_ln", 2)
+    model = build("post_ln_xavier", 2)
     lengths = [5, 1, 7, 3, 7, 2, 5, 6]
     sentences = [row[:n].tolist() for row, n in zip(draw_source(lengths, 4), lengths, strict=True)]
     search = replace(SEARCH, beam=beam)
@@ -301,7 +302,7 @@ def test_a_model_that_diverged_finds_nothing() -> None:
 
 
 def test_searches_switch_dropout_off_and_the_mode_back() -> None:
-    model = build("post_ln", config=replace(CONFIG, dropout=0.5))
+    model = build("post_ln_xavier", config=replace(CONFIG, dropout=0.5))
     source = draw_source([4, 5], 0)
     model.train()
     first = beam_search(model, source, SEARCH)

@@ -21,6 +21,7 @@ from sigprop.cli import main as cli
 from sigprop.experiments.frames import schema
 from sigprop.experiments.propagation.settings import PropagationSettings
 from sigprop.figures import diagram, style
+from sigprop.models.attention import ATTENTION_VARIANTS
 from sigprop.models.schemes import SCHEMES
 
 SCHEMA = schema(PropagationSettings)
@@ -379,13 +380,15 @@ def _texts(record: dict) -> list[str]:
 def test_the_diagram_shows_what_the_record_says(name: str, records: dict) -> None:
     words = _texts(records[name])
     scheme = SCHEMES[name]
-    kinds = {"none": [], "pre": ["LN"], "post": ["LN"]}[scheme.norm]
-    assert words.count("LN") == 2 * len(kinds)
     drawn = [w.split("\n")[0] for w in words if w == "LN" or w.startswith(("attention", "feed"))]
     one = {"none": "{}", "pre": "LN {}", "post": "{} LN"}[scheme.norm]
     expected = " ".join(one.format(branch) for branch in ("attention", "feed-forward"))
-    assert " ".join(drawn) == expected
-    strengths = [w for w in words if "alpha" in w]
+    assert " ".join(drawn) == expected + (" LN" if scheme.renorm else "")
+    skips = [w for w in words if r"\sqrt{1-\alpha" in w]
+    assert len(skips) == (2 if scheme.skip == "variance_preserving" else 0)
+    attention = ATTENTION_VARIANTS[scheme.attention].title
+    assert sum("tau" in w and attention in w for w in words) == 1
+    strengths = [w for w in words if "alpha" in w and w not in skips]
     for index, (word, sub) in enumerate(zip(strengths, scheme.sublayers, strict=True), start=1):
         assert word == rf"$\times\ \alpha_{index}={sub.strength.label}$"
     assert words[0] == "$X^{l}$" and words[-1] == "$X^{l+1}$"

@@ -57,13 +57,14 @@ class RealWeights:
 
     def __init__(self, seed: int, scheme: Scheme, config: EncoderConfig) -> None:
         self.sampler = ExplicitSampler(seeded(seed), config.distribution)
-        self.scheme, self.activation = scheme, config.activation
+        self.scheme, self.activation, self.depth = scheme, config.activation, config.depth
         self.calls: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     def __call__(self, x: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
         d_in = x.shape[-1]
         sizes = {
-            f: (m, self.scheme.variance(f, d_in, m, self.activation)) for f, m in widths.items()
+            f: (m, self.scheme.variance(f, d_in, m, self.activation, depth=self.depth))
+            for f, m in widths.items()
         }
         eye = torch.eye(d_in, dtype=x.dtype).expand(len(x), d_in, d_in)
         drawn = self.sampler.project(eye, sizes)
@@ -101,8 +102,12 @@ def autograd_norms(
     return norms
 
 
+# Records that differ in more than the size of their weights.
+DIFFERENT = [n for n, s in SCHEMES.items() if s.init == "fan_in" or n == "deepnorm"]
+
+
 @pytest.mark.parametrize("n_tokens", [1, 5, 10])
-@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES.keys())
+@pytest.mark.parametrize("scheme", [SCHEMES[n] for n in DIFFERENT], ids=DIFFERENT)
 def test_explicit_norms_equal_autograd_on_real_weights(scheme: Scheme, n_tokens: int) -> None:
     """Every scheme, attention and activation, one and two heads; fewer and more rows than d."""
     for attention, activation, n_heads in itertools.product(ATTENTIONS, ACTIVATIONS, (1, 2)):

@@ -25,7 +25,7 @@ TWO = [*HALF, {"coefficient": 0.5, "depth_power": 0.5}]
 def changed(table: str, **own: Any) -> Any:
     """The settings of a table with some of one's own."""
     settings = EXPERIMENTS[table]
-    return type(settings).model_validate(settings.model_dump() | own)
+    return type(settings).model_validate(settings.model_dump(exclude={"records"}) | own)
 
 
 def labels(table: str, **own: Any) -> set[str]:
@@ -57,8 +57,8 @@ OWN: list[tuple[str, dict[str, Any], set[str]]] = [
         {"scheme": "pre_ln_scaled", "residual": None},
         {r"PRE-LN, $\alpha=1/\sqrt{L}$"},
     ),
-    ("translation_depth", {"residual": HALF}, {r"POST-LN, $\alpha=0.5$"}),
-    ("translation_ours", {"residual": HALF}, {r"no LN, $\alpha=0.5$"}),
+    ("translation_depth", {"residual": HALF}, {r"POST-LN, Xavier, $\alpha=0.5$"}),
+    ("translation_ours", {"residual": HALF}, {r"no LN, Xavier, $\alpha=0.5$"}),
 ]
 
 

@@ -47,7 +47,9 @@ class Layer(nn.Module):
         for name in ("q", "k", "v", "ff1", "ff2"):
             fan_in, fan_out = CONFIG.fans(name)
             w = sampler._draw(1, fan_in, fan_out, torch.empty(0, dtype=torch.float64))[0]
-            variance = self.scheme.variance(name, fan_in, fan_out, CONFIG.activation)
+            variance = self.scheme.variance(
+                name, fan_in, fan_out, CONFIG.activation, depth=CONFIG.depth
+            )
             setattr(self, name, nn.Parameter(math.sqrt(variance) * w))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Tables of the forward-propagation experiment: shape, repeatability, agreement with theory."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,13 @@ import pytest
 
 from sigprop.analysis.data import choose, networks, theory_at
 from sigprop.artifacts.errors import UserError
+from sigprop.experiments import schemes
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import schema
-from sigprop.experiments.propagation import settings as propagation_settings
 from sigprop.experiments.propagation import simulation as propagation
 from sigprop.experiments.propagation import theory as propagation_theory
 from sigprop.experiments.propagation.settings import PropagationSettings
-from sigprop.models.schemes import SCHEMES, Family, Scheme, resolved
+from sigprop.models.schemes import SCHEMES, Family, Scheme
 
 SCHEMA = schema(PropagationSettings)
 
@@ -249,9 +248,7 @@ def test_theory_follows_a_residual_of_the_users_own() -> None:
 
 def only(monkeypatch: pytest.MonkeyPatch, scheme: Scheme) -> None:
     """Let settings know this record and no other."""
-    records = {scheme.name: scheme}
-    monkeypatch.setattr(propagation_settings, "SCHEMES", records)
-    monkeypatch.setattr(propagation_settings, "resolved", partial(resolved, records=records))
+    monkeypatch.setattr(schemes, "SCHEMES", {scheme.name: scheme})
 
 
 @pytest.mark.parametrize("gains", [{"v": 0.3, "ff2": 0.5}, {"v": 0.4, "o": 0.7, "ff1": 0.8}])
@@ -269,6 +266,25 @@ def test_theory_has_the_gains_of_the_scheme(
     assert abs(drawn.mean() - expected) < 3.5 * error + 1 / 256
     only(monkeypatch, replace(own, gains=()))
     assert abs(values_of(theory(**wide), quantity="cos_mean")[0] - expected) > 0.02  # they matter
+
+
+@pytest.mark.parametrize("activation", ["relu", "linear"])
+@pytest.mark.parametrize(
+    "name", ["deepnorm", "t_fixup", "post_ln_xavier", "residual_scaling", "post_ln_qk_norm"]
+)
+def test_a_record_has_the_theory_of_its_own_weights(name: str, activation: str) -> None:
+    """cos_mean after six blocks against wide networks; d_ff = 2 d_model tells the fans apart."""
+    wide = {"scheme": name, "activation": activation, "attention": "uniform", "d_model": 256}
+    wide |= {"d_ff": 512, "depth": 6, "n_networks": 40, "quantities": ["cos_mean"]}
+    drawn = values_of(simulate(**wide, record="last"), quantity="cos_mean")
+    (expected,) = values_of(theory(**wide, record="last"), quantity="cos_mean")
+    error = drawn.std(ddof=1) / len(drawn) ** 0.5
+    assert abs(drawn.mean() - expected) < 3.5 * error + 1 / 256
+
+
+def test_limits_are_those_of_weights_that_do_not_depend_on_depth() -> None:
+    own = theory(scheme=["deepnorm", "residual_scaling"], depth=4)
+    assert set(choose(own, quantity="cos_mean_limit")["scheme"]) == {"residual_scaling"}
 
 
 @pytest.mark.parametrize("changes", [{"renorm": True}, {"skip": "variance_preserving"}])

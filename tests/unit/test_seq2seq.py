@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_translation import METHODS
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigprop.models.baselines import RECIPES
 from sigprop.models.block import block, residual
 from sigprop.models.label_smoothing import smoothed_cross_entropy
-from sigprop.models.schemes import Strength, SubLayer
+from sigprop.models.schemes import SCHEMES, Strength, SubLayer
 from sigprop.models.seq2seq import (
     Seq2Seq,
     Seq2SeqConfig,
@@ -33,7 +33,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def build(name: str, config: Seq2SeqConfig = CONFIG, seed: int = 0) -> Seq2Seq:
     """In float64, with gains, biases and strengths away from their start."""
-    model = Seq2Seq(config, RECIPES[name], seeded(seed)).double()
+    model = Seq2Seq(config, SCHEMES[name], seeded(seed)).double()
     g = seeded(seed + 1)
     with torch.no_grad():
         for key, p in model.named_parameters():
@@ -57,7 +57,7 @@ class Plain(nn.Module):
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
-        c, self.pre = model.config, model.recipe.scheme.norm == "pre"
+        c, self.pre = model.config, model.scheme.norm == "pre"
         self.source = nn.Embedding(c.source_symbols, c.d_model)
         self.target = nn.Embedding(c.target_symbols, c.d_model)
         self.net = nn.Transformer(
@@ -133,7 +133,7 @@ class Plain(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("name", ["post_ln", "pre_ln"])
+@pytest.mark.parametrize("name", ["post_ln_xavier", "pre_ln_xavier"])
 def test_same_function_and_gradients_as_pytorch(name: str) -> None:
     model = build(name)
     plain = Plain(model)
@@ -155,7 +155,7 @@ def test_same_function_and_gradients_as_pytorch(name: str) -> None:
     assert compared == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_encoder_is_the_block(name: str) -> None:
     """Layer by layer, `models.block.block` with this stack's weights gives the same states."""
     model = build(name)
@@ -163,7 +163,7 @@ def test_the_encoder_is_the_block(name: str) -> None:
     states: list[Tensor] = []
     model.encode(source, tau=1.7, states=states)
     assert len(states) == CONFIG.encoder_depth + 1
-    scheme = replace(model.recipe.scheme, tau=1.7)
+    scheme = replace(model.scheme, tau=1.7)
     for layer in range(CONFIG.encoder_depth):
 
         def project(z: Tensor, widths: dict[str, int], layer: int = layer) -> tuple[Tensor, ...]:
@@ -189,7 +189,7 @@ def test_the_encoder_is_the_block(name: str) -> None:
 
 @pytest.mark.parametrize("site", ["encoder", "decoder", "cross"])
 def test_tau_multiplies_the_queries_of_the_heated_attentions(site: str) -> None:
-    model = build("post_ln", replace(CONFIG, heated=(site,)))
+    model = build("post_ln_xavier", replace(CONFIG, heated=(site,)))
     hot = model(SOURCE, TARGET, tau=3.0)
     cold = model(SOURCE, TARGET)
     assert (hot - cold).abs().max() > 1e-3
@@ -214,7 +214,7 @@ def test_tau_zero_is_uniform_attention() -> None:
     torch.testing.assert_close(found, model(SOURCE, TARGET), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", METHODS)
 def test_no_output_sees_later_symbols(name: str) -> None:
     model = build(name)
     before = model(SOURCE, TARGET)
@@ -226,7 +226,7 @@ def test_no_output_sees_later_symbols(name: str) -> None:
         assert (after[:, t] - before[:, t]).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", METHODS)
 def test_padding_and_company_change_nothing(name: str) -> None:
     model = build(name)
     together = model(SOURCE, TARGET)
@@ -249,7 +249,7 @@ def test_padding_and_company_change_nothing(name: str) -> None:
 
 
 def test_loss_is_a_mean_over_real_symbols() -> None:
-    model = build("pre_ln")
+    model = build("pre_ln_xavier")
     n_real = int((TARGET[:, 1:] != PAD).sum())
     total = model.loss(SOURCE, TARGET[:, :-1], TARGET[:, 1:], reduction="sum")
     torch.testing.assert_close(
@@ -296,9 +296,9 @@ def test_label_smoothing_survives_large_logits_and_half_precision() -> None:
         smoothed_cross_entropy(h, w, y, 1.0)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", METHODS)
 def test_bfloat16_training_step_is_close(name: str) -> None:
-    model = Seq2Seq(CONFIG, RECIPES[name], seeded(0))
+    model = Seq2Seq(CONFIG, SCHEMES[name], seeded(0))
     exact = model.loss(SOURCE, TARGET[:, :-1], TARGET[:, 1:], label_smoothing=0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model.loss(SOURCE, TARGET[:, :-1], TARGET[:, 1:], label_smoothing=0.1)
@@ -330,7 +330,7 @@ def test_residual_is_the_written_formula() -> None:
 
 
 def test_cross_attention_has_the_record_of_self_attention() -> None:
-    scheme = RECIPES["residual_scaling"].scheme
+    scheme = SCHEMES["residual_scaling"]
     (first, a), (second, c), (third, f) = decoder_sublayers(scheme)
     assert (first, second, third) == ("attention", "cross_attention", "feed_forward")
     assert a is c or a == c
@@ -355,10 +355,10 @@ def test_dropout(rate: float) -> None:
 
 
 def test_dropout_reaches_every_branch_in_training_only() -> None:
-    model = build("pre_ln", replace(CONFIG, dropout=0.4, attention_dropout=0.3))
+    model = build("pre_ln_xavier", replace(CONFIG, dropout=0.4, attention_dropout=0.3))
     model.eval()
     assert torch.equal(model(SOURCE, TARGET), model(SOURCE, TARGET))
-    quiet = build("pre_ln")
+    quiet = build("pre_ln_xavier")
     assert torch.equal(quiet(SOURCE, TARGET), model(SOURCE, TARGET))
     model.train()
     assert not torch.equal(model(SOURCE, TARGET), model(SOURCE, TARGET))
@@ -379,16 +379,16 @@ def test_dropout_reaches_every_branch_in_training_only() -> None:
     ],
 )
 def test_shared_embeddings(share: str, names: set[str]) -> None:
-    model = build("post_ln", replace(CONFIG, source_symbols=23, share=share))
+    model = build("post_ln_xavier", replace(CONFIG, source_symbols=23, share=share))
     found = {name for name, _ in model.named_parameters() if "." not in name}
     assert found == names
-    copy = build("post_ln", replace(CONFIG, source_symbols=23, share=share), seed=9)
+    copy = build("post_ln_xavier", replace(CONFIG, source_symbols=23, share=share), seed=9)
     copy.load_state_dict(model.state_dict())
     assert torch.equal(copy(SOURCE, TARGET), model(SOURCE, TARGET))
 
 
 def test_one_head_has_no_output_product() -> None:
-    model = build("post_ln", replace(CONFIG, n_heads=1))
+    model = build("post_ln_xavier", replace(CONFIG, n_heads=1))
     assert set(model.encoder.weights) == {"q", "k", "v", "ff1", "ff2"}
     assert set(model.decoder.weights) == {
         *("q", "k", "v", "cross_q", "cross_k", "cross_v", "ff1", "ff2")
@@ -397,8 +397,8 @@ def test_one_head_has_no_output_product() -> None:
 
 
 def test_a_seed_gives_one_model() -> None:
-    first, again = (Seq2Seq(CONFIG, RECIPES["t_fixup"], seeded(4)) for _ in range(2))
-    other = Seq2Seq(CONFIG, RECIPES["t_fixup"], seeded(5))
+    first, again = (Seq2Seq(CONFIG, SCHEMES["t_fixup"], seeded(4)) for _ in range(2))
+    other = Seq2Seq(CONFIG, SCHEMES["t_fixup"], seeded(5))
     for (name, p), q, r in zip(
         first.named_parameters(), again.parameters(), other.parameters(), strict=True
     ):
@@ -407,11 +407,11 @@ def test_a_seed_gives_one_model() -> None:
 
 
 def test_it_learns_to_copy() -> None:
-    """A few Adam steps on one batch: every recipe's loss falls well below that of chance."""
+    """A few Adam steps on one batch: every method's loss falls well below that of chance."""
     source = draw_tokens([6] * 8, 19, 1)
     target = torch.cat([torch.full((8, 1), 20), source], 1)
-    for name, recipe in RECIPES.items():
-        model = Seq2Seq(CONFIG, recipe, seeded(0))
+    for name in METHODS:
+        model = Seq2Seq(CONFIG, SCHEMES[name], seeded(0))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(60):
             optimizer.zero_grad()
@@ -439,6 +439,6 @@ def test_bad_shapes(changes: dict[str, object], message: str) -> None:
 
 
 def test_a_sentence_that_is_too_long() -> None:
-    model = build("post_ln", replace(CONFIG, max_tokens=8))
+    model = build("post_ln_xavier", replace(CONFIG, max_tokens=8))
     with pytest.raises(ValueError, match="sentence of 9 symbols is longer than max_tokens = 8"):
         model(SOURCE, TARGET)

@@ -168,7 +168,7 @@ def test_every_setting_of_the_schema_says_what_it_is() -> None:
         ({"sigma_x": "sqrt(d)"}, "deep.sigma_x[0]: 'sqrt(d)' is not allowed; "),
         ({"sigma_x": "sqrt(d)"}, "'1/sqrt(d)'"),
         ({"residual": [{"coefficient": 1.0}]}, "deep.residual[0].depth_power: missing; "),
-        ({"residual": {"coefficient": 1.0}}, "deep.residual: "),
+        ({"residual": {"coefficient": 1.0}}, "deep.residual[0].depth_power: missing; "),
         ({"n_heads": 3}, "n_heads=3 does not divide d_model=8"),
         ({"weights": "uniform", "sampler": "law"}, "sampler=law needs weights=gaussian"),
         ({"record": 1}, "record=1 is too few"),

@@ -222,9 +222,9 @@ def test_strengths_per_member_are_the_schemes_of_each() -> None:
 
 
 def test_trained_strengths_start_at_the_scheme_and_get_gradients() -> None:
-    scheme = SCHEMES["no_ln_scaled"]
-    encoder = TrainedEncoder(EncoderConfig(5, 8, 4), scheme, seeded(1), train_strengths=True)
-    plain = TrainedEncoder(EncoderConfig(5, 8, 4), scheme, seeded(1))
+    plain = TrainedEncoder(EncoderConfig(5, 8, 4), SCHEMES["no_ln_scaled"], seeded(1))
+    scheme = dataclasses.replace(SCHEMES["no_ln_scaled"], train_strengths=True)
+    encoder = TrainedEncoder(EncoderConfig(5, 8, 4), scheme, seeded(1))
     x = torch.randn(1, 3, 5, 8, generator=seeded(3)[0])
     torch.testing.assert_close(encoder(x), plain(x), rtol=1e-5, atol=1e-6)
     encoder(x).square().sum().backward()

@@ -19,6 +19,7 @@ from sigprop.experiments.translation import simulation as translation
 from sigprop.experiments.translation.settings import TranslationSettings, TranslationTraining
 from sigprop.training.checkpoints import Checkpoints
 
+METHODS = ("post_ln_xavier", "pre_ln_xavier", "residual_scaling", "rezero", "t_fixup")
 WORDS = {
     "de": ("der", "hund", "sieht", "eine", "katze", "und", "rennt", "schnell", "nach", "hause"),
     "en": ("the", "dog", "sees", "a", "cat", "and", "runs", "quickly", "back", "home"),

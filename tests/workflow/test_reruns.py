@@ -17,6 +17,7 @@ from sigprop.artifacts.sources import closure, imported
 from sigprop.experiments.config import load
 from sigprop.experiments.index import figures
 from sigprop.experiments.settings import Experiment
+from sigprop.models.schemes import SCHEMES
 
 TABLES = load("smoke").experiments
 
@@ -51,6 +52,21 @@ def running(module: str) -> set[str]:
     return made | drawn | drawn_from(simulated | theory) | decided | {"pages"}
 
 
+def using(*schemes: str) -> set[str]:
+    """Tables whose settings hold the record of a scheme."""
+    return {t for t, made in TABLES.items() if {*schemes} & {*getattr(made, "records", ())}}
+
+
+def made_by(scheme: str) -> set[str]:
+    """Jobs that make the tables of a scheme, and the figures drawn from them."""
+    tables = using(scheme)
+    theory = {f"theory_{t}" for t in tables if TABLES[t].THEORY}
+    return {f"simulate_{t}" for t in tables} | theory | drawn_from(tables)
+
+
+DIAGRAM = {"schemes", "fig02", "pages"}  # of all records
+
+
 def leftovers(folder: Path) -> list[Path]:
     """Temporary files of writers that were stopped."""
     return [path for path in folder.rglob(".*") if path.name != ".gitignore"]
@@ -60,6 +76,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 WORDS = [  # a comment, a docstring, a message, a layout, a description
+    ("config/schemes.yaml", "# Other attentions.", "# More attentions."),
     ("workflow/sigprop/models/schemes.py", "\nNORMS", "\n# In order.\nNORMS"),
     ("workflow/sigprop/theory/noci2022.py", '"""', '"""Edited. '),
     ("workflow/sigprop/experiments/settings.py", "missing; it has", "absent; it has"),
@@ -71,6 +88,11 @@ OPERATOR = ("workflow/sigprop/models/block.py", "else x + alpha * y", "else x - 
 COLOUR = ("workflow/sigprop/figures/style.py", '"viridis_r"', '"magma_r"')
 NOTEBOOK = ("notebooks/noci2022/fig09.ipynb", "# Figure 9", "# Figure nine")
 SETTING = ("config/presets/smoke.yaml", "50], n_networks: 8", "50], n_networks: 9")
+RECORDS = "config/schemes.yaml"
+RECORD = (RECORDS, "pre_ln: {norm: pre,", "pre_ln: {norm: pre, tau: 2,")
+NEW_RECORD = (RECORDS, "# Other attentions.", "mine: {norm: post, tau: 2}\n\n# Other attentions.")
+TITLE = (RECORDS, "title: T-Fixup", "title: TFixup")
+SCHEME_COLOUR = (RECORDS, "{norm: post, colour: 3", "{norm: post, colour: 4")
 OF_DEEP = {"simulate_deep", "theory_deep", "claims", "pages"} | drawn_from({"deep"})
 
 
@@ -89,8 +111,15 @@ def edited(built, tmp_path_factory: pytest.TempPathFactory):
         ([COLOUR], "figures.style", {*drawn_from({*TABLES})}, {"simulate_deep", "theory_deep"}),
         ([NOTEBOOK], {"fig09", "pages"}, set(), set()),
         ([SETTING], OF_DEEP, set(), set()),
+        ([RECORD], made_by("pre_ln") | DIAGRAM | {"claims"}, set(), set()),
+        ([NEW_RECORD], DIAGRAM, set(), set()),
+        ([TITLE], drawn_from(using("t_fixup")) | DIAGRAM, set(), set()),
+        ([SCHEME_COLOUR], drawn_from(using(*SCHEMES)) | DIAGRAM, set(), {"claims"}),
     ],
-    ids=["words and dates", "a constant", "an operator", "a colour", "a notebook", "a setting"],
+    ids=[
+        *("words and dates", "a constant", "an operator", "a colour", "a notebook", "a setting"),
+        *("a scheme", "a new scheme", "a scheme's title", "a scheme's colour"),
+    ],
 )
 def test_what_an_edit_reruns(
     edited, edits: list[tuple[str, str, str]], jobs: str | set[str], among: set, not_among: set

@@ -26,6 +26,7 @@ rule claims:
         runtime=10,
     params:
         code=code_of("sigprop.claims.ledger"),
+        schemes=schemes_of(*claim_tables()),
         preset=CONFIG.preset,
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",

@@ -18,6 +18,7 @@ from sigprop.experiments.config import shards as _shards
 from sigprop.experiments.config import validate as _validate
 from sigprop.experiments.index import figures as _figures
 from sigprop.cli.translate import requested
+from sigprop.models.schemes import SCHEMES
 
 use_checkout()
 
@@ -74,6 +75,16 @@ def settings(table):
     """The settings block of a table, as the JSON that `sigprop run` takes."""
     block = CONFIG.experiments[table]
     return json.dumps(block.model_dump(mode="json"), sort_keys=True)
+
+
+def schemes_of(*tables):
+    """Param: what figures and verdicts call the schemes of tables, as far as records say it."""
+    named = {
+        name
+        for table in tables
+        for name in getattr(CONFIG.experiments[table], "records", ())
+    }
+    return {name: SCHEMES[name].title for name in sorted(named)}
 
 
 def parts(table):

@@ -125,6 +125,7 @@ rule schemes:
     conda:
         "../../envs/sigprop.yaml"
     params:
-        code=code_of("sigprop.models.cowsik"),
+        code=code_of("sigprop.models.schemes"),
+        records=repr(dict(SCHEMES)),
     shell:
         "python -m sigprop list schemes --output {output:q} 2> {log:q}"

@@ -6,6 +6,12 @@ from sigprop.pages.papers import PAPERS, report_caption
 config["captions"] = {figure.id: report_caption(figure) for figure in FIGURES}
 
 
+# Places in the palette of the schemes that have one.
+COLOURS = {
+    name: each.colour for name, each in SCHEMES.items() if each.colour is not None
+}
+
+
 def in_report(path, figure):
     """An output of a figure's rule, marked for `snakemake --report`."""
     return report(
@@ -47,6 +53,8 @@ for figure in FIGURES:
             runtime=10,
         params:
             code=code_of(figure.notebook),
+            schemes=schemes_of(*figure.tables),
+            colours=COLOURS if schemes_of(*figure.tables) else {},
             # Not under `log:`, whose contents a failing job prints; kept all the same.
             run=f"{RESULTS}/logs/{figure.id}.ipynb",
             parameters=json.dumps(

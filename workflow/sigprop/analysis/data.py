@@ -12,19 +12,7 @@ from sigprop.analysis.stats import Array, bootstrap_mean, bootstrap_ratio
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.provenance import code_root
 from sigprop.artifacts.tables import read_sidecar, read_table
-
-# What a scheme is apart from its strengths; records of the same words differ by them alone.
-PLACEMENT = {
-    "post_ln": "POST-LN",
-    "post_ln_scaled": "POST-LN",
-    "pre_ln": "PRE-LN",
-    "pre_ln_scaled": "PRE-LN",
-    "no_ln": "no LN",
-    "no_ln_scaled": "no LN",
-    "residual_scaling": "no LN",
-    "rezero": "no LN",
-    "t_fixup": "T-Fixup",
-}
+from sigprop.models.schemes import SCHEMES
 
 
 def load(tables: Mapping[str, str], name: str) -> pd.DataFrame:
@@ -70,16 +58,22 @@ def choose(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return table[keep]
 
 
-def placement(scheme: str) -> str:
-    """What the scheme of a table is apart from its strengths, from its column `scheme`."""
+def called(scheme: str, rule: str) -> str:
+    """The name on figures of what the columns `scheme` and `alpha_rule` of a table say was run."""
     name, *changes = scheme.split(", ")
-    return ", ".join([PLACEMENT.get(name, name), *changes])
+    return ", ".join([SCHEMES[name].called(rule) if name in SCHEMES else name, *changes])
 
 
-def label(scheme: str, rule: str, tau: float = 1.0) -> str:
-    r"""What was run, from the columns `scheme`, `alpha_rule` and `tau`: `POST-LN, $\alpha=0.5$`."""
+def label(scheme: str, rule: str, tau: float | None = None) -> str:
+    r"""What was run, from the columns `scheme`, `alpha_rule` and `tau`: `POST-LN, $\alpha=0.5$`.
+
+    A table without `tau` was run with the scheme's own.
+    """
+    name = scheme.split(", ")[0]
+    if tau is None:
+        tau = SCHEMES[name].tau if name in SCHEMES else 1.0
     temperature = "" if tau == 1 else rf", $\tau={tau:g}$"
-    return rf"{placement(scheme)}, $\alpha={rule}${temperature}"
+    return rf"{called(scheme, rule)}, $\alpha={rule}${temperature}"
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
@@ -91,15 +85,13 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def placed(table: pd.DataFrame, where: str, alpha: str, **wanted: Any) -> pd.DataFrame:
-    """Rows of networks with LN placed `where`, both strengths `alpha`, at tau = 1, and as wanted.
+    """Rows of networks called `where`, both strengths `alpha`, at tau = 1, and as wanted.
 
     Raises UserError that names what was not run.
     """
-    rows = table[table["scheme"].map(placement) == where]
-    at = {"alpha_rule": alpha} | ({"tau": 1.0} if "tau" in rows else {})
-    rows = choose(rows, **at)
+    rows = choose(labelled(table), label=rf"{where}, $\alpha={alpha}$").drop(columns="label")
     if rows.empty:
-        raise UserError(f"scheme, residual, tau: no {label(where, alpha)} was run")
+        raise UserError(rf"scheme, residual, tau: no {where}, $\alpha={alpha}$ was run")
     return need(rows, **wanted)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sigprop.analysis.data import choose, find, groups, load, placement
+from sigprop.analysis.data import choose, find, groups, load
 from sigprop.analysis.stats import Array, student_mean
 from sigprop.artifacts.tables import read_sidecar
+from sigprop.models.schemes import SCHEMES, Strength, plain, scheme_of
 from sigprop.tasks.translation import bleu
 
 # Tables of the methods, in the order of the figures.
@@ -51,12 +52,11 @@ def titles(settings: Mapping[str, Mapping[str, Any]], *, plain: bool = False) ->
     """
     told: dict[str, str] = {}
     for name, own in settings.items():
-        strength = _strength(own["scheme"], own["residual"]).removesuffix(", trained")
-        words = [placement(own["scheme"])]
-        if own["scheme"] == "rezero" and strength == "0":
-            words = ["ReZero"]
-        elif strength != "1":
-            words.append(strength)
+        scheme, strength = scheme_of(own["scheme"], own["records"][own["scheme"]]), _strength(own)
+        title = "" if own["residual"] else SCHEMES[own["scheme"]].title
+        words = [title or scheme.placement]
+        if not title and strength != "1":
+            words.append(strength.removesuffix(", trained"))
         words += ["tau"] if own["training"]["tau"] else []
         words.append({"adam": "Adam", "sgd": "SGD"}[own["training"]["optimizer"]])
         title = ", ".join(words) + (" (ours)" if name == "translation_ours" else "")
@@ -133,16 +133,6 @@ class Row:
 
 # Rows that no single setting holds.
 STRENGTH, SCORED = "(strength)", "(scored)"
-
-# Residual strengths of the schemes where the settings give none. Figures import no model; a test
-# compares these words with the models' records.
-STRENGTHS = {
-    "post_ln": "1",
-    "pre_ln": "1",
-    "residual_scaling": "1/sqrt(L), trained",
-    "rezero": "0, trained",
-    "t_fixup": "1",
-}
 
 ROWS = (
     Row("text", "data.source", "stated", ("iwslt14",)),
@@ -225,7 +215,7 @@ def hyperparameters(settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 def _value(settings: Mapping[str, Any], key: str) -> Any:
     if key == STRENGTH:
-        return _strength(settings["scheme"], settings["residual"])
+        return _strength(settings)
     if key == SCORED:
         return "least validation loss"
     value: Any = settings
@@ -234,19 +224,13 @@ def _value(settings: Mapping[str, Any], key: str) -> Any:
     return "all" if key == "data.n_pairs" and value is None else value
 
 
-def _strength(scheme: str, residual: list[Mapping[str, float]] | None) -> str:
+def _strength(settings: Mapping[str, Any]) -> str:
     """The strengths at the start, the scheme's own or those of the settings; whether trained."""
-    own, *trained = STRENGTHS[scheme].split(", ")
-    labels = [own]
-    if residual is not None:
-        powers = {0.0: "{:g}", 0.5: "{:g}/sqrt(L)", 1.0: "{:g}/L"}
-        labels = [
-            powers.get(each["depth_power"], f"{{:g}} L^-{each['depth_power']:g}").format(
-                each["coefficient"]
-            )
-            for each in residual
-        ]
-    return ", ".join([" and ".join(labels), *trained])
+    scheme = scheme_of(settings["scheme"], settings["records"][settings["scheme"]])
+    own = [Strength(**each) for each in settings["residual"] or []]
+    branches = dict.fromkeys([scheme.alpha_attn, scheme.alpha_ff])
+    told = " and ".join(plain(each.label) for each in own or branches)
+    return f"{told}, trained" if scheme.train_strengths else told
 
 
 def _short(value: Any) -> str:

@@ -15,15 +15,15 @@ _INIT_SEEDS = 8
 _RULES = {"1": "1", "1/sqrt(L)": r"1/\sqrt{L}"}
 OURS, PLAIN, ADAM = "translation_ours", "translation_post_ln_sgd", "translation_post_ln_adam"
 _METHODS = {  # placement of LN, strengths, optimizer
-    OURS: ("no LN", r"1/\sqrt{L}", "sgd"),
-    PLAIN: ("POST-LN", "1", "sgd"),
-    ADAM: ("POST-LN", "1", "adam"),
+    OURS: ("no LN, Xavier", r"1/\sqrt{L}", "sgd"),
+    PLAIN: ("POST-LN, Xavier", "1", "sgd"),
+    ADAM: ("POST-LN, Xavier", "1", "adam"),
 }
 
 
 def _last_cosines(tables: Tables, alpha: str) -> list[Array]:
     """cos_mean after the last encoder layer at step 0, (n_seeds,) for each depth of the rule."""
-    table = placed(tables["translation_init"], "POST-LN", _RULES[alpha])
+    table = placed(tables["translation_init"], "POST-LN, Xavier", _RULES[alpha])
     found = []
     for depth in _DEPTHS:
         rows = choose(table, depth=depth)

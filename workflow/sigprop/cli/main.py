@@ -257,19 +257,14 @@ def _list(arguments: argparse.Namespace) -> None:
 
         print("\n".join(defaults()["experiments"]))
     elif arguments.what == "schemes":
-        from sigprop.models.schemes import SCHEMES
+        from sigprop.models.schemes import SCHEMES, plain
 
         if arguments.output:
-            from sigprop.models.cowsik import MODES, cowsik_scheme
-
-            schemes = [*SCHEMES.values(), *(cowsik_scheme(0.5, 0.5, mode=mode) for mode in MODES)]
-            write_json(arguments.output, [_scheme_record(scheme) for scheme in schemes])
+            write_json(arguments.output, [_scheme_record(each) for each in SCHEMES.values()])
             return
         for scheme in SCHEMES.values():
-            print(
-                f"{scheme.name:16} norm={scheme.norm:5} "
-                f"alpha_attn={scheme.alpha_attn.label:14} alpha_ff={scheme.alpha_ff.label}"
-            )
+            name, rule = plain(scheme.called(scheme.rule)), plain(scheme.rule)
+            print(f"{scheme.name:17} {name:42} alpha = {rule:11} {scheme.source}")
     else:
         from sigprop.experiments.settings import PRESETS
 
@@ -278,10 +273,14 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _scheme_record(scheme: "Scheme") -> dict[str, Any]:
     """The scheme as JSON: what it is called, and the sub-layers that a block executes."""
+    from sigprop.models.attention import ATTENTION_VARIANTS
+
+    strengths = "" if scheme.title or scheme.rule == "1" else f", ${scheme.rule}$"
     return {
         "name": scheme.name,
-        "title": scheme.title,
+        "title": (scheme.title or scheme.placement) + strengths,
         "tau": scheme.tau,
+        "attention": ATTENTION_VARIANTS[scheme.attention].title,
         "sublayers": [
             {
                 "branch": sub.branch,

@@ -226,7 +226,8 @@ def _paper() -> Config:
     return load("paper")
 
 
-_SPEED = ("ensemble", "log_every")  # decide speed and how often is looked, not results
+# Decide speed and how often is looked, not results; records follow from the schemes that are named.
+_NO_SIZE = ("ensemble", "log_every", "records")
 
 
 def _differences(
@@ -235,7 +236,7 @@ def _differences(
     """(`key theirs → ours`, block) for every setting that differs, in inner blocks too."""
     changes = []
     for key, value in ours.items():
-        if key in _SPEED:
+        if key in _NO_SIZE:
             continue
         other = theirs[key]
         if isinstance(value, dict) and isinstance(other, dict):

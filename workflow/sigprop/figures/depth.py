@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from sigprop.analysis import cells, data
 from sigprop.artifacts.errors import UserError
 from sigprop.figures import style
+from sigprop.models.schemes import SCHEMES
 
 
 def correlation_and_gradients(
@@ -21,7 +22,7 @@ def correlation_and_gradients(
 
     Raises UserError when the tables hold another placement, or more rules.
     """
-    wanted = data.placement(scheme)
+    wanted = SCHEMES[scheme].placement
     curves, gradients = data.labelled(curves), data.labelled(gradients)
     here = gradients["label"].str.startswith(f"{wanted}, ")
     rules = list(dict.fromkeys(curves["label"]))

@@ -36,14 +36,19 @@ def draw_block(ax: Axes, record: dict[str, Any]) -> None:
     bottom = 0.0
     ax.text(_SKIP, bottom - 0.005, "$X^{l}$", ha="center", va="top")
     for index, sublayer in enumerate(record["sublayers"], start=1):
-        _draw_sublayer(ax, sublayer, index, bottom, height, record["tau"])
+        _draw_sublayer(ax, sublayer, index, bottom, height, record)
         bottom += height
     _arrow(ax, (_SKIP, bottom - 0.02), (_SKIP, bottom + 0.03))
     ax.text(_SKIP, bottom + 0.035, "$X^{l+1}$", ha="center", va="bottom")
 
 
 def _draw_sublayer(
-    ax: Axes, sublayer: dict[str, Any], index: int, bottom: float, height: float, tau: float
+    ax: Axes,
+    sublayer: dict[str, Any],
+    index: int,
+    bottom: float,
+    height: float,
+    record: dict[str, Any],
 ) -> None:
     fork, join = bottom + 0.08 * height, bottom + 0.74 * height
     _line(ax, (_SKIP, bottom), (_SKIP, join))
@@ -54,7 +59,8 @@ def _draw_sublayer(
     for step, place in zip(steps, (0.25, 0.47) if len(steps) == 2 else (0.38,), strict=True):
         label, colour, width = _BOX[step]
         if step == "attention":
-            label += "\n" + rf"$\tau={tau:g}$"
+            how = [record["attention"], rf"$\tau={record['tau']:g}$"]
+            label += "\n" + ", ".join(filter(None, how))
         centre = bottom + place * height
         half = 0.035 if step != "attention" else 0.055
         _arrow(ax, (_BRANCH, y), (_BRANCH, centre - half))

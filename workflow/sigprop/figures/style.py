@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from sigprop.analysis.data import Curve
+from sigprop.analysis.data import Curve, label
 from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import atomic_path
+from sigprop.models.schemes import SCHEMES
 
 # Embedding a font makes fontTools remark on the font's date, in every executed notebook.
 logging.getLogger("fontTools").setLevel(logging.ERROR)
@@ -30,13 +31,11 @@ SOLID = "solid"
 DASHED = (0, (4, 2))  # theory
 DOTTED = (0, (1, 1.5))
 
+# Of the records of schemes that have one, by what figures call them.
 COLOUR = {
-    r"POST-LN, $\alpha=1$": PALETTE[3],
-    r"POST-LN, $\alpha=1/\sqrt{L}$": PALETTE[1],
-    r"PRE-LN, $\alpha=1$": PALETTE[0],
-    r"PRE-LN, $\alpha=1/\sqrt{L}$": PALETTE[9],
-    r"no LN, $\alpha=1$": PALETTE[7],
-    r"no LN, $\alpha=1/\sqrt{L}$": PALETTE[2],
+    label(name, scheme.rule, scheme.tau): PALETTE[scheme.colour % len(PALETTE)]
+    for name, scheme in SCHEMES.items()
+    if scheme.colour is not None
 }
 _LINES = (
     SOLID,

@@ -23,7 +23,7 @@ from sigprop.instruments.tape import Tape
 from sigprop.instruments.tokens import token_sums
 from sigprop.models.attention import ATTENTION_VARIANTS
 from sigprop.models.block import layer_norm
-from sigprop.models.encoder import EncoderConfig, check_covered
+from sigprop.models.encoder import EncoderConfig, check_covered, drawn_families
 from sigprop.models.gradient_coordinates import CoordinateGradients, Frame
 from sigprop.models.gradients import GradientSampler, LawGradients
 from sigprop.models.schemes import Scheme
@@ -140,11 +140,7 @@ def _some_networks(
     norm = coordinates.norm if coordinates else layer_norm
 
     def project(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
-        families = {}  # with the model's widths: in coordinates the block sees other columns
-        for family in widths:
-            fan_in, fan_out = config.fans(family)
-            variance = scheme.variance(family, fan_in, fan_out, config.activation)
-            families[family] = (fan_out, variance)
+        families = drawn_families(config, scheme, widths)
         products = dict(zip(families, sampler.project(z, families, config.n_heads), strict=True))
         if "k" in families:
             # Where the softmax does not see a shift that is common to all keys, taking it away here

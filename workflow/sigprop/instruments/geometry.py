@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sigprop.instruments.tape import Tape
 from sigprop.models.block import with_gains
-from sigprop.models.encoder import EncoderConfig, check_covered, stream
+from sigprop.models.encoder import EncoderConfig, check_covered, drawn_families, stream
 from sigprop.models.samplers import Sampler
 from sigprop.models.schemes import Branch, Family, Scheme
 
@@ -128,11 +128,7 @@ def gradient_trajectory(
     check_covered(sampler, config, scheme)
 
     def drawn(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
-        families = {
-            family: (width, scheme.variance(family, z.shape[-1], width, config.activation))
-            for family, width in widths.items()
-        }
-        return sampler.project(z, families, config.n_heads)
+        return sampler.project(z, drawn_families(config, scheme, widths), config.n_heads)
 
     project = with_gains(drawn, gains) if gains else drawn
     record = getattr(sampler, "record", None)  # of weight gradients, which nobody asks for here

@@ -36,6 +36,7 @@ class AttentionVariant:
         linear: f(c y) = c f(y), so that tau may be a factor of W^Q.
         shift_invariant: the softmax ignores a vector added to all keys of a head.
         positional: depends on the places of tokens.
+        title: on figures; empty for the standard.
     """
 
     change: Callable[[Any, int, int | None], Any]
@@ -43,6 +44,7 @@ class AttentionVariant:
     linear: bool = True
     shift_invariant: bool = False
     positional: bool = False
+    title: str = ""
 
     def missing(self, preserved: Preserved) -> bool:
         """Whether it needs more than is `preserved`."""
@@ -91,7 +93,7 @@ def _turned(y: Any, d_k: int, position: int | None) -> Any:
 ATTENTION_VARIANTS: Mapping[str, AttentionVariant] = MappingProxyType(
     {
         "dot_product": AttentionVariant(_same, "logits", shift_invariant=True),
-        "qk_norm": AttentionVariant(_normalized, "gram", linear=False),
-        "rotary": AttentionVariant(_turned, "features", positional=True),
+        "qk_norm": AttentionVariant(_normalized, "gram", linear=False, title="QK-norm"),
+        "rotary": AttentionVariant(_turned, "features", positional=True, title="rotary"),
     }
 )

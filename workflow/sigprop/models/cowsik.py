@@ -11,14 +11,15 @@ The paper does not fix how skip connections and normalization combine, so there 
     renorm    s = 1                     and LN at every block output
     unit      s = 1                     plain PRE-LN, the variance grows with depth
 
-The names of the modes are ours.
+The names of the modes are ours; each is a record of config/schemes.yaml, `cowsik_conv` and so on.
 """
 
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from sigprop.models.schemes import Family, Scheme, Strength, check_name
+from sigprop.models.schemes import SCHEMES, Family, Scheme, Strength, check_name
 
 Mode = Literal["conv", "renorm", "unit"]
 MODES: tuple[Mode, ...] = ("conv", "renorm", "unit")
@@ -70,19 +71,10 @@ def cowsik_scheme(
     ):
         if not sigma > 0:
             raise ValueError(f"{name} must be positive, got {sigma}")
-    return Scheme(
-        name=f"cowsik_{mode}",
-        title={
-            "conv": r"PRE-LN, skip $\sqrt{1-\alpha^2}$",
-            "renorm": "PRE-LN, LN at block outputs",
-            "unit": "PRE-LN",
-        }[mode],
-        norm="pre",
+    return replace(
+        SCHEMES[f"cowsik_{mode}"],
         alpha_attn=_rule(alpha_attn),
         alpha_ff=_rule(alpha_mlp),
-        he=False,
-        skip="variance_preserving" if mode == "conv" else "unit",
-        renorm=mode == "renorm",
         gains=tuple(cowsik_gains(sigma_a, sigma_v, sigma_w1, sigma_w2).items()),
     )
 

@@ -1,6 +1,6 @@
 """A stack of L blocks with fresh random weights in every block, streamed layer by layer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,6 +126,20 @@ def make_sampler(
     return LawSampler(generator)
 
 
+def drawn_families(
+    config: EncoderConfig, scheme: Scheme, families: Iterable[str]
+) -> dict[str, tuple[int, float]]:
+    """Width and entry variance of each family, as samplers take them.
+
+    The widths are the model's: in coordinates a block sees fewer columns.
+    """
+    fans = {family: config.fans(family) for family in families}
+    return {
+        family: (fan[1], scheme.variance(family, *fan, config.activation, depth=config.depth))
+        for family, fan in fans.items()
+    }
+
+
 def check_covered(sampler: Sampler, config: EncoderConfig, scheme: Scheme) -> None:
     """ValueError when the sampler does not preserve what the scheme's attention needs."""
     if config.attention == "uniform":  # has no queries and keys
@@ -197,13 +211,7 @@ def stream(
     check_covered(sampler, config, scheme)
 
     def drawn(z: Tensor, widths: Mapping[str, int]) -> tuple[Tensor, ...]:
-        # The model's widths: in coordinates the block sees fewer columns.
-        families = {}
-        for family in widths:
-            fan_in, fan_out = config.fans(family)
-            variance = scheme.variance(family, fan_in, fan_out, config.activation)
-            families[family] = (fan_out, variance)
-        return sampler.project(z, families, config.n_heads)
+        return sampler.project(z, drawn_families(config, scheme, widths), config.n_heads)
 
     project: Project = with_gains(drawn, gains) if gains else drawn
     yield LayerState(0, x, None)

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size, vary
-from sigprop.models.baselines import SCALED_FAMILIES, Recipe
 from sigprop.models.block import merge_heads, residual, split_heads
 from sigprop.models.label_smoothing import smoothed_cross_entropy
 from sigprop.models.schemes import Scheme, SubLayer, check_name
@@ -196,15 +195,14 @@ class Stack(nn.Module):
     def __init__(
         self,
         config: Seq2SeqConfig,
-        recipe: Recipe,
+        scheme: Scheme,
         sublayers: tuple[tuple[StackBranch, SubLayer], ...],
         depth: int,
-        gain: float,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.config, self.sublayers, self.depth = config, sublayers, depth
-        d, scheme = config.d_model, recipe.scheme
+        d = config.d_model
         self.d_k, self.variant = d // config.n_heads, scheme.attention
         check_head_size(self.variant, self.d_k)
         positional = ATTENTION_VARIANTS[self.variant].positional
@@ -215,10 +213,9 @@ class Stack(nn.Module):
         for family in (*attention, *cross, "ff1", "ff2"):
             kind = family.removeprefix(CROSS)
             fan_in, fan_out = config.fans(kind)
-            std = math.sqrt(scheme.variance(kind, fan_in, fan_out))
-            std *= gain if kind in SCALED_FAMILIES else 1.0
+            variance = scheme.variance(kind, fan_in, fan_out, depth=depth)
             drawn = torch.randn(depth, fan_in, fan_out, generator=generator)
-            self.weights[family] = nn.Parameter(std * drawn)
+            self.weights[family] = nn.Parameter(math.sqrt(variance) * drawn)
         normalized = [branch for branch, s in sublayers if s.norm_before or s.norm_after]
         self.gains = nn.ParameterDict({b: nn.Parameter(torch.ones(depth, d)) for b in normalized})
         self.biases = nn.ParameterDict({b: nn.Parameter(torch.zeros(depth, d)) for b in normalized})
@@ -227,7 +224,7 @@ class Stack(nn.Module):
             self.final_gain = nn.Parameter(torch.ones(d))
             self.final_bias = nn.Parameter(torch.zeros(d))
         self.strengths: nn.ParameterDict | None = None
-        if recipe.train_strengths:
+        if scheme.train_strengths:
             self.strengths = nn.ParameterDict(
                 {b: nn.Parameter(torch.full((depth,), s.strength.at(depth))) for b, s in sublayers}
             )
@@ -320,12 +317,12 @@ class Seq2Seq(nn.Module):
 
         X^0 = sqrt(d) Emb[symbols] + pos ,    logits = Y^L Emb_out^T
 
-    Embeddings start as N(0, 1/d) times the recipe's `embedding_gain`. Sentences are int64 rows,
+    Embeddings start as N(0, 1/d) times the scheme's `embedding_gain`. Sentences are int64 rows,
     padded on the right; every row has at least one symbol that is not padding.
 
     Args:
         config: shape.
-        recipe: normalization, strengths, tau and initial weights.
+        scheme: normalization, strengths, tau and initial weights.
         generator: draws all weights, on the CPU; move the module to a device afterwards.
 
     Parameters: `source_embedding` (source_symbols, d) unless shared, `target_embedding`
@@ -335,13 +332,13 @@ class Seq2Seq(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, config: Seq2SeqConfig, recipe: Recipe, generator: torch.Generator) -> None:
+    def __init__(self, config: Seq2SeqConfig, scheme: Scheme, generator: torch.Generator) -> None:
         super().__init__()
-        self.config, self.recipe = config, recipe
+        self.config, self.scheme = config, scheme
         d = config.d_model
 
         def embedding(symbols: int) -> nn.Parameter:
-            std = recipe.embedding_gain.at(config.decoder_depth) / math.sqrt(d)
+            std = scheme.embedding_gain.at(config.decoder_depth) / math.sqrt(d)
             return nn.Parameter(std * torch.randn(symbols, d, generator=generator))
 
         self.target_embedding = embedding(config.target_symbols)
@@ -353,18 +350,16 @@ class Seq2Seq(nn.Module):
         )
         self.encoder = Stack(
             config,
-            recipe,
-            encoder_sublayers(recipe.scheme),
+            scheme,
+            encoder_sublayers(scheme),
             config.encoder_depth,
-            recipe.encoder_gain.at(config.encoder_depth),
             generator,
         )
         self.decoder = Stack(
             config,
-            recipe,
-            decoder_sublayers(recipe.scheme),
+            scheme.decoder,
+            decoder_sublayers(scheme),
             config.decoder_depth,
-            recipe.decoder_gain.at(config.decoder_depth),
             generator,
         )
         self.register_buffer("positions", sinusoids(config.max_tokens, d), persistent=False)
@@ -447,7 +442,7 @@ class Seq2Seq(nn.Module):
         return self.decode(target, self.remember(self.encode(source, tau=tau), source), tau=tau)
 
     def _tau(self, site: Site, tau: float | None) -> float:
-        return self.recipe.scheme.tau if tau is None or site not in self.config.heated else tau
+        return self.scheme.tau if tau is None or site not in self.config.heated else tau
 
     def _real(self, tokens: Tensor) -> Tensor:
         """(B, n) -> (B, 1, 1, n), True at symbols that are not padding."""
@@ -462,7 +457,7 @@ class Seq2Seq(nn.Module):
                 "shorten it or raise max_tokens"
             )
         x = math.sqrt(self.config.d_model) * functional.embedding(tokens, embedding)
-        if not ATTENTION_VARIANTS[self.recipe.scheme.attention].positional:
+        if not ATTENTION_VARIANTS[self.scheme.attention].positional:
             x = x + (self.positions[:last] if position is None else self.positions[position])
         return dropout(x, self.config.dropout) if self.training else x
 

@@ -41,10 +41,10 @@ class TrainedEncoder(nn.Module):
 
     Args:
         config: shape. The attention must be softmax and the weights Gaussian.
-        scheme: normalization, strengths, tau and variances of the initial weights.
+        scheme: normalization, strengths, tau and variances of the initial weights; whether
+            strengths are trained.
         generators: one per member, on the CPU; move the module to a device afterwards.
         strengths: alpha by branch, each (E,), where members differ; None takes the scheme's.
-        train_strengths: make alpha of every layer and branch a parameter.
         train_norms: give each LN a gain and a bias; False has LN alone, as in the theory.
 
     Parameters: `weights[family]` (E, L, fan_in, fan_out); with `train_norms`, for branches
@@ -63,7 +63,6 @@ class TrainedEncoder(nn.Module):
         generators: Sequence[torch.Generator],
         *,
         strengths: Mapping[Branch, Tensor] | None = None,
-        train_strengths: bool = False,
         train_norms: bool = True,
     ) -> None:
         super().__init__()
@@ -82,9 +81,9 @@ class TrainedEncoder(nn.Module):
         self.weights = nn.ParameterDict()
         for family in families(config):
             fan_in, fan_out = config.fans(family)
-            std = math.sqrt(scheme.variance(family, fan_in, fan_out, config.activation))
+            variance = scheme.variance(family, fan_in, fan_out, config.activation, depth=depth)
             drawn = [torch.randn(depth, fan_in, fan_out, generator=g) for g in generators]
-            self.weights[family] = nn.Parameter(std * torch.stack(drawn))
+            self.weights[family] = nn.Parameter(math.sqrt(variance) * torch.stack(drawn))
 
         self.train_norms = train_norms
         with_norm = [s.branch for s in scheme.sublayers if s.norm_before or s.norm_after]
@@ -100,7 +99,7 @@ class TrainedEncoder(nn.Module):
             self.final_bias = nn.Parameter(torch.zeros(n_members, d))
 
         self.strengths: nn.ParameterDict | None = None
-        if strengths is not None or train_strengths:
+        if strengths is not None or scheme.train_strengths:
             self.strengths = nn.ParameterDict()
             for sublayer in scheme.sublayers:
                 own = torch.full((n_members,), sublayer.strength.at(depth))
@@ -111,7 +110,7 @@ class TrainedEncoder(nn.Module):
                         f"got {tuple(alpha.shape)}"
                     )
                 by_layer = alpha[:, None].repeat(1, depth)  # (E, L)
-                self.strengths[sublayer.branch] = nn.Parameter(by_layer, train_strengths)
+                self.strengths[sublayer.branch] = nn.Parameter(by_layer, scheme.train_strengths)
 
     def forward(
         self,

@@ -1,14 +1,15 @@
 """Settings of the experiments on token geometry (Cowsik et al. 2024). Imports no torch."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sigprop.experiments.schemes import OF_RECORDS, ModeRecords, records_of_modes, schemes_of
 from sigprop.experiments.settings import Block, Experiment, Factor
-from sigprop.models.schemes import Strength
+from sigprop.models.schemes import Scheme, Strength
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,12 +42,14 @@ class Batch:
     """Settings of one grid whose networks have the same shape and run together.
 
     Attributes:
+        scheme: of the mode; strengths and gains are those of the points.
         depth_power: power of 1/L that the strengths of the points contain.
         q: |x_i|^2 / d of the input, or "stationary".
         layers: kept, in ascending order.
     """
 
     grid: str
+    scheme: Scheme
     mode: Literal["conv", "renorm", "unit"]
     activation: Literal["tanh", "relu"]
     n_tokens: int
@@ -179,13 +182,14 @@ class Grid(Block):
                 raise ValueError(f"quantities={quantity} is measured forward; use readout=none")
         return self
 
-    def batches(self, name: str) -> Iterator[Batch]:
+    def batches(self, name: str, schemes: Mapping[str, Scheme]) -> Iterator[Batch]:
         """Every batch of the grid, in a fixed order."""
         for mode, activation, n, d, depth, power in itertools.product(
             self.mode, self.activation, self.n_tokens, self.d_model, self.depth, self.depth_power
         ):
             yield Batch(
                 grid=name,
+                scheme=schemes[f"cowsik_{mode}"],
                 mode=mode,
                 activation=activation,
                 n_tokens=n,
@@ -277,6 +281,12 @@ class GeometrySettings(Experiment):
     experiment: Literal["geometry"] = Field(default="geometry", description="kind of experiment")
 
     grids: dict[str, Grid] = Field(min_length=1, description="each grid crosses its own lists")
+    records: ModeRecords = Field(
+        default_factory=lambda data: records_of_modes(
+            {mode for grid in data["grids"].values() for mode in grid.mode}
+        ),
+        description=OF_RECORDS,
+    )
 
     @property
     def design(self) -> str | None:
@@ -286,4 +296,4 @@ class GeometrySettings(Experiment):
     def batches(self) -> Iterator[Batch]:
         """Every batch of every grid."""
         for name, grid in self.grids.items():
-            yield from grid.batches(name)
+            yield from grid.batches(name, schemes_of(self.records))

@@ -126,12 +126,12 @@ def _measure(
     """Quantity -> (layers, rows) or (layers, rows, items) for networks with these parameters."""
     import torch
 
-    from sigprop.models.cowsik import cowsik_gains, cowsik_scheme
+    from sigprop.models.cowsik import cowsik_gains
     from sigprop.models.encoder import EncoderConfig
     from sigprop.tasks.tokens import simplex_tokens
 
     config = EncoderConfig(batch.n_tokens, batch.d_model, batch.depth, activation=batch.activation)
-    scheme = cowsik_scheme(0.0, 0.0, mode=batch.mode)  # strengths and gains differ by network
+    scheme = batch.scheme  # but for strengths and gains, which differ by network
     count, dtype = len(columns["q"]), getattr(torch, batch.dtype)
     p = {name: torch.tensor(column, device=generator.device) for name, column in columns.items()}
     draw = {"generator": generator, "dtype": dtype}

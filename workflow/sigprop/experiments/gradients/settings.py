@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from sigprop.experiments.propagation.settings import EncoderSettings, PropagationSettings
 from sigprop.experiments.settings import Factor
-from sigprop.models.schemes import SCHEMES
 
 
 class GradientSettings(EncoderSettings):
@@ -49,8 +48,9 @@ class GradientSettings(EncoderSettings):
 
     @model_validator(mode="after")
     def _covered(self) -> Self:
+        schemes = self.schemes
         for name in self.scheme if "softmax" in self.attention else ():
-            if (variant := SCHEMES[name].attention) != "dot_product":
+            if (variant := schemes[name].attention) != "dot_product":
                 raise ValueError(
                     f"scheme={name} has attention {variant!r}, but Lemma 3.1 and the attention "
                     "Jacobians cover dot_product alone; choose another scheme"

@@ -5,36 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from sigprop.artifacts.errors import nearest
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.schemes import OfSchemes, Residual, SchemeName
+from sigprop.experiments.settings import Factor
 from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
-from sigprop.models.schemes import SCHEMES, Scheme, Strength, resolved
-
-
-def _known_scheme(name: str) -> str:
-    if name not in SCHEMES:
-        raise ValueError(
-            f"{name!r} is not allowed; use {', '.join(SCHEMES)}{nearest(name, SCHEMES)}"
-        )
-    return name
-
-
-SchemeName = Annotated[str, AfterValidator(_known_scheme)]
-
-
-class Residual(Block):
-    """A residual strength alpha = coefficient * L**(-depth_power)."""
-
-    coefficient: float = Field(ge=0, le=100, description="alpha at depth 1 (no unit)")
-    depth_power: float = Field(
-        ge=0, le=4, description="power of 1/L; 0.5 is the paper's 1/sqrt(L), 0 no scaling"
-    )
-
-    def strength(self) -> Strength:
-        """The same thing as the models know it."""
-        return Strength(self.coefficient, self.depth_power)
+from sigprop.models.schemes import Scheme, resolved
 
 
 @dataclass(frozen=True)
@@ -58,10 +34,8 @@ class Case:
     @property
     def key(self) -> str:
         """A name that is the same for the same physics, whatever else the sweep holds."""
-        attn, ff = self.scheme.alpha_attn, self.scheme.alpha_ff
         return (
-            f"{self.scheme.name}|{attn.coefficient!r},{attn.depth_power!r}"
-            f"|{ff.coefficient!r},{ff.depth_power!r}|tau{self.scheme.tau!r}|{self.scheme.init}"
+            f"{self.scheme.name}|{self.scheme.alpha_attn.key}|{self.scheme.alpha_ff.key}|tau{self.scheme.tau!r}|{self.scheme.init}"
             f"|he{self.scheme.he}|{self.activation}|{self.attention}|{self.weights}|{self.sampler}"
             f"|n{self.n_tokens}|d{self.d_model}|h{self.n_heads}|f{self.d_ff}|L{self.depth}"
             f"|sx{self.sigma_x!r}|rho{self.rho!r}"
@@ -100,14 +74,10 @@ class Case:
         }
 
 
-class EncoderSettings(Experiment):
+class EncoderSettings(OfSchemes):
     """A sweep over random encoders: the product of all the lists below."""
 
     scheme: Factor[SchemeName] = Field(description="block schemes, see `sigprop list schemes`")
-    residual: Annotated[list[Residual], Field(min_length=1)] | None = Field(
-        default=None,
-        description="residual strengths of both branches; null keeps each scheme's own",
-    )
     activation: Factor[Literal["relu", "linear"]] = Field(description="of the feed-forward")
     attention: Factor[Literal["softmax", "uniform"]] = Field(
         description="softmax: the real thing; uniform: every weight 1/n (Assumption 3.1)"
@@ -173,7 +143,8 @@ class EncoderSettings(Experiment):
             raise ValueError(
                 f"sampler=law needs weights=gaussian, not {self.weights}; use sampler=explicit"
             )
-        for variant in {SCHEMES[name].attention for name in self.scheme}:
+        schemes = self.schemes
+        for variant in {schemes[name].attention for name in self.scheme}:
             for width in self.d_model:
                 check_head_size(variant, width // self.n_heads)
             if "law" in self.sampler and ATTENTION_VARIANTS[variant].missing("gram"):
@@ -190,6 +161,7 @@ class EncoderSettings(Experiment):
         """
         residuals: list[Residual | None] = [None] if self.residual is None else [*self.residual]
         seen: set[str] = set()
+        records = self.schemes
         for (
             name,
             residual,
@@ -210,7 +182,7 @@ class EncoderSettings(Experiment):
             self.sigma_x,
         ):
             strength = None if residual is None else residual.strength()
-            scheme = resolved(name, strength, tau=self.tau, init=self.init, he=self.he)
+            scheme = resolved(name, strength, records, tau=self.tau, init=self.init, he=self.he)
             networks = self.n_networks
             if self.network_width_cap is not None:
                 networks = min(networks, max(8, self.network_width_cap // width))

@@ -59,7 +59,7 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
             case.d_model,
             case.d_ff,
             activation=case.activation,
-            he=scheme.he,
+            he=scheme.he and scheme.init == "fan_in",  # as in `Scheme.variance`
             output_projection=case.n_heads > 1,
         )
     )
@@ -68,9 +68,8 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
             f"scheme: the theory does not cover the skip or renorm of {scheme.name!r}; choose "
             "schemes with skip 'unit' and without renorm"
         )
-    gains = dict(scheme.gains)
-    gain_attn *= gains.get("v", 1.0) * (gains.get("o", 1.0) if case.n_heads > 1 else 1.0)
-    gain_ff *= gains.get("ff1", 1.0) * gains.get("ff2", 1.0)
+    gain_attn *= scheme.gain("v", depth) * (scheme.gain("o", depth) if case.n_heads > 1 else 1.0)
+    gain_ff *= scheme.gain("ff1", depth) * scheme.gain("ff2", depth)
     alpha_attn, alpha_ff = scheme.alpha_attn.at(depth), scheme.alpha_ff.at(depth)
     mean_field = partial(
         maps.mean_field_trajectory,
@@ -99,9 +98,11 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
             layers,
             theory.rho_at_layer(kept, n, case.rho, alpha_attn, gain_attn),
         )
-    scaled = scheme.alpha_attn.depth_power == scheme.alpha_ff.depth_power == 0.5
+    # Limits of infinite depth are those of weights that do not depend on it.
+    fixed = all(isinstance(gain, float) or not gain.depth_power for _, gain in scheme.gains)
+    scaled = fixed and scheme.alpha_attn.depth_power == scheme.alpha_ff.depth_power == 0.5
     if scaled:
-        at1, at2 = scheme.alpha_attn.coefficient**2, scheme.alpha_ff.coefficient**2
+        at1, at2 = scheme.alpha_attn.at(1) ** 2, scheme.alpha_ff.at(1) ** 2
         limit = maps.mean_field_limit(
             n,
             case.rho,
@@ -118,7 +119,7 @@ def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndar
             rho = 1.0 - theory.one_minus_rho_limit(n, case.rho, at1, gain_attn)
             values["rho_ratio_limit"] = ([depth], np.atleast_1d(rho))
     unscaled = scheme.alpha_attn.depth_power == scheme.alpha_ff.depth_power == 0
-    if scheme.norm == "pre" and unscaled:
+    if scheme.norm == "pre" and unscaled and fixed:
         first, last = _EXPONENT_LAYERS
         ends = np.log(mean_field(last).one_minus_rho[[first, last]])
         slope = (ends[1] - ends[0]) / np.log(last / first)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.propagation.settings import Residual, SchemeName
-from sigprop.experiments.settings import Experiment, Factor
+from sigprop.experiments.schemes import OfSchemes, SchemeName
+from sigprop.experiments.settings import Factor
 from sigprop.experiments.training import Training
 from sigprop.models.schemes import Scheme, resolved
 
@@ -25,9 +25,7 @@ class Case:
     @property
     def key(self) -> str:
         """A name that is the same for the same physics, whatever else the sweep holds."""
-        alpha = self.scheme.alpha_attn
-        strength = f"{alpha.coefficient!r},{alpha.depth_power!r}"
-        return f"{self.scheme.name}|{strength}|L{self.depth}|r{self.r!r}"
+        return f"{self.scheme.name}|{self.scheme.alpha_attn.key}|L{self.depth}|r{self.r!r}"
 
     def factors(self) -> dict[str, Any]:
         """The factor columns of this case's rows, but for step and layer."""
@@ -41,7 +39,7 @@ class Case:
         }
 
 
-class ReversalSettings(Experiment):
+class ReversalSettings(OfSchemes):
     """A sweep of trainings on digit reversal; lists are crossed."""
 
     # Losses and rates are of one update, so only gradients and the loss have units.
@@ -76,9 +74,6 @@ class ReversalSettings(Experiment):
     experiment: Literal["reversal"] = Field(default="reversal", description="kind of experiment")
 
     scheme: SchemeName = Field(default="post_ln", description="normalization and initialization")
-    residual: Factor[Residual] | None = Field(
-        default=None, description="strength of both branches; null: the scheme's own"
-    )
     depth: Factor[Annotated[int, Field(ge=1, le=1000)]] = Field(description="blocks, L")
     r: Factor[Annotated[float, Field(ge=0, le=1)]] = Field(
         description="share of the input's power that all tokens have in common; 1 leaves no digits"
@@ -120,7 +115,7 @@ class ReversalSettings(Experiment):
         """Every case of the sweep, in a fixed order."""
         strengths = [each.strength() for each in self.residual] if self.residual else [None]
         for strength, depth, r in itertools.product(strengths, self.depth, self.r):
-            yield Case(resolved(self.scheme, strength), depth, r)
+            yield Case(resolved(self.scheme, strength, self.schemes), depth, r)
 
     @property
     def n_runs(self) -> int:

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sigprop.experiments.schemes import OF_RECORDS, ModeRecords, records_of_modes, schemes_of
 from sigprop.experiments.settings import Block, Experiment, Factor
 from sigprop.experiments.training import Training
+from sigprop.models.schemes import Scheme
 from sigprop.training.settings import TrainSettings
 
 Mode = Literal["conv", "renorm", "unit"]
@@ -40,6 +42,7 @@ class Point:
 class Group:
     """Configurations that train side by side on the same random numbers."""
 
+    scheme: Scheme
     mode: Mode
     depth: int
     seed: int
@@ -203,6 +206,9 @@ class TrainabilitySettings(Experiment):
         default=["conv"],
         description="conv: skip sqrt(1 - alpha^2); renorm: LN at block outputs; unit: plain PRE-LN",
     )
+    records: ModeRecords = Field(
+        default_factory=lambda data: records_of_modes(data["mode"]), description=OF_RECORDS
+    )
     depth: Factor[Annotated[int, Field(ge=1, le=1000)]] = Field(description="blocks, L")
     n_tokens: int = Field(default=16, ge=2, le=65536, description="symbols in a sequence")
     n_symbols: int = Field(default=8, ge=2, le=65536, description="size of the alphabet")
@@ -247,10 +253,11 @@ class TrainabilitySettings(Experiment):
 
     def groups(self, edge: dict[int, list[Point]] | None = None) -> Iterator[Group]:
         """Everything to train, at most `ensemble` configurations at a time, in a fixed order."""
+        schemes = schemes_of(self.records)
         for mode, depth, seed in itertools.product(self.mode, self.depth, range(self.n_seeds)):
-            points = self.points(depth, edge)
+            points, scheme = self.points(depth, edge), schemes[f"cowsik_{mode}"]
             for start in range(0, len(points), self.ensemble):
-                yield Group(mode, depth, seed, tuple(points[start : start + self.ensemble]))
+                yield Group(scheme, mode, depth, seed, tuple(points[start : start + self.ensemble]))
 
     @property
     def n_runs(self) -> int:

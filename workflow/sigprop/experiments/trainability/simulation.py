@@ -63,7 +63,7 @@ def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "T
     """The networks of a group, (E, ...) parameters: equal draws times own sigmas."""
     import torch
 
-    from sigprop.models.cowsik import cowsik_gains, cowsik_scheme
+    from sigprop.models.cowsik import cowsik_gains
     from sigprop.models.encoder import EncoderConfig
     from sigprop.models.trained import TokenClassifier, TrainedEncoder
     from sigprop.tasks.histogram import N_CLASSES
@@ -73,7 +73,7 @@ def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "T
     generators = [_generator(group, context, "weights") for _ in group.points]
     encoder = TrainedEncoder(
         EncoderConfig(settings.n_tokens, settings.d_model, group.depth, activation="tanh"),
-        cowsik_scheme(0.0, 0.0, mode=group.mode),  # strengths and sigmas differ by member
+        group.scheme,  # but for strengths and sigmas, which differ by member
         generators,
         strengths={"attention": p["alpha_attn"], "feed_forward": p["alpha_mlp"]},
         train_norms=False,

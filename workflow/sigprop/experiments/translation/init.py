@@ -46,7 +46,7 @@ def run(settings: TranslationInitSettings, context: Context) -> pd.DataFrame:
             network.encode(source, states=states)
         factors = case.factors() | {
             "optimizer": "none",
-            "tau_final": 1.0,
+            "tau_final": case.scheme.tau,
             "d_model": settings.d_model,
             "corpus": data.record["source"],
         }

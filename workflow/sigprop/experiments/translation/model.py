@@ -86,7 +86,7 @@ def build(
 ) -> Seq2Seq:
     """The network of a case; without a generator its weights are to be loaded."""
     own = generator or torch.Generator().manual_seed(0)
-    return Seq2Seq(config_of(settings, data, case.depth), case.recipe, own)
+    return Seq2Seq(config_of(settings, data, case.depth), case.scheme, own)
 
 
 def search_of(beam: int, length_penalty: float) -> Search:

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.propagation.settings import Residual
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.schemes import OfSchemes, SchemeName
+from sigprop.experiments.settings import Block, Factor
 from sigprop.experiments.training import Training
-from sigprop.models.baselines import RECIPES, Recipe
+from sigprop.models.attention import check_head_size
+from sigprop.models.schemes import Scheme, resolved
 from sigprop.training.settings import TrainSettings
 
 STRENGTHS = (
@@ -22,7 +23,6 @@ STRENGTHS = (
     "alpha_decoder_feed_forward",
 )
 
-RecipeName = Literal["post_ln", "pre_ln", "residual_scaling", "rezero", "t_fixup"]
 Site = Literal["encoder", "decoder", "cross"]
 Depths = Factor[Annotated[int, Field(ge=1, le=1000)]]
 BEST = "valid_loss"
@@ -127,7 +127,30 @@ class TranslationTraining(Training):
         return replace(super().train_settings(), keep_best=BEST)
 
 
-class Network(Experiment):
+@dataclass(frozen=True)
+class Case:
+    """One method at one depth: runs that differ by their random numbers only."""
+
+    scheme: Scheme
+    depth: int
+
+    @property
+    def key(self) -> str:
+        """A name that is the same for the same model, whatever else the sweep holds."""
+        alpha = self.scheme.alpha_attn.key.replace(",", "-")
+        return f"{self.scheme.name}-{alpha}-L{self.depth}"
+
+    def factors(self) -> dict[str, Any]:
+        """The factor columns that a case decides."""
+        return {
+            "scheme": self.scheme.identity,
+            "alpha_rule": self.scheme.rule,
+            "alpha_init": self.scheme.alpha_attn.at(self.depth),
+            "depth": self.depth,
+        }
+
+
+class Network(OfSchemes):
     """The shape of a translation model, which training and initialization share."""
 
     # Losses are per target token; valid_loss has no label smoothing and no dropout. token_norm is
@@ -162,6 +185,10 @@ class Network(Experiment):
     TRAINS = True
     THEORY = False
 
+    scheme: SchemeName = Field(
+        default="post_ln_xavier", description="normalization, strengths and initial weights"
+    )
+    depth: Depths = Field(description="blocks of the encoder, and as many of the decoder")
     d_model: int = Field(default=512, ge=2, le=65536, description="width")
     d_ff: int = Field(default=1024, ge=1, description="hidden width of the feed-forward")
     n_heads: int = Field(default=4, ge=1, description="attention heads, divides d_model")
@@ -184,48 +211,16 @@ class Network(Experiment):
             raise ValueError(
                 f"d_model={self.d_model} must be even and a multiple of n_heads={self.n_heads}"
             )
+        check_head_size(self.schemes[self.scheme].attention, self.d_model // self.n_heads)
         if self.share == "all" and not self.data.shared_vocabulary:
             raise ValueError("share=all needs data.shared_vocabulary=true; or use share=decoder")
         return self
 
-
-@dataclass(frozen=True)
-class Case:
-    """One method at one depth: runs that differ by their random numbers only."""
-
-    recipe: Recipe
-    depth: int
-
-    @property
-    def key(self) -> str:
-        """A name that is the same for the same model, whatever else the sweep holds."""
-        alpha = self.recipe.scheme.alpha_attn
-        return f"{self.recipe.name}-{alpha.coefficient!r}-{alpha.depth_power!r}-L{self.depth}"
-
-    def factors(self) -> dict[str, Any]:
-        """The factor columns that a case decides."""
-        scheme = self.recipe.scheme
-        return {
-            "scheme": self.recipe.name,
-            "alpha_rule": scheme.alpha_attn.label,
-            "alpha_init": scheme.alpha_attn.at(self.depth),
-            "depth": self.depth,
-        }
-
-
-def cases(scheme: str, residual: list[Residual] | None, depth: list[int]) -> Iterator[Case]:
-    """A scheme with its own or the given strengths, at every depth, in a fixed order."""
-    recipe = RECIPES[scheme]
-    if residual is None:
-        recipes = [recipe]
-    else:
-        strengths = [each.strength() for each in residual]
-        recipes = [
-            replace(recipe, scheme=replace(recipe.scheme, alpha_attn=alpha, alpha_ff=alpha))
-            for alpha in strengths
-        ]
-    for each, l in itertools.product(recipes, depth):
-        yield Case(each, l)
+    def cases(self) -> Iterator[Case]:
+        """The scheme with its own or the given strengths, at every depth, in a fixed order."""
+        strengths = [each.strength() for each in self.residual] if self.residual else [None]
+        for strength, depth in itertools.product(strengths, self.depth):
+            yield Case(resolved(self.scheme, strength, self.schemes), depth)
 
 
 class TranslationSettings(Network):
@@ -235,11 +230,6 @@ class TranslationSettings(Network):
         default="translation", description="kind of experiment"
     )
 
-    scheme: RecipeName = Field(description="normalization, strengths and initial weights")
-    residual: Factor[Residual] | None = Field(
-        default=None, description="strength of all branches at the start; null: the scheme's own"
-    )
-    depth: Depths = Field(description="blocks of the encoder, and as many of the decoder")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on embeddings and branches")
     attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="on attention weights")
     heated: list[Site] = Field(
@@ -270,10 +260,6 @@ class TranslationSettings(Network):
             )
         return self
 
-    def cases(self) -> Iterator[Case]:
-        """Every case of the sweep."""
-        return cases(self.scheme, self.residual, self.depth)
-
     @property
     def n_runs(self) -> int:
         """Of how many runs the table is made."""
@@ -287,17 +273,10 @@ class TranslationInitSettings(Network):
         default="translation_init", description="kind of experiment"
     )
 
-    scheme: RecipeName = Field(default="post_ln", description="normalization, initial weights")
-    residual: Factor[Residual] = Field(description="strength of all branches")
-    depth: Depths = Field(description="blocks of the encoder")
     n_seeds: int = Field(ge=2, le=10_000, description="networks per setting")
     probe_sentences: int = Field(
         default=64, ge=1, le=100_000, description="validation sentences that are measured"
     )
-
-    def cases(self) -> Iterator[Case]:
-        """Every case of the sweep."""
-        return cases(self.scheme, self.residual, self.depth)
 
     @property
     def simulation(self) -> str:

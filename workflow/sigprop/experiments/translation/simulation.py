@@ -185,7 +185,7 @@ def _measurements(
                 batch.source, batch.target_in, batch.target_out, tau=moment.tau, reduction="sum"
             )
             total += each.double().cpu()
-        tau = 1.0 if moment.tau is None else moment.tau
+        tau = model.scheme.tau if moment.tau is None else moment.tau
         return {
             "valid_loss": total / n_tokens,
             "learning_rate": torch.tensor([moment.lr], dtype=torch.float64),
@@ -196,7 +196,7 @@ def _measurements(
         states: list[Tensor] = []
         model.encode(source, tau=moment.tau, states=states)
         found = token_statistics(states, real)
-        if model.recipe.train_strengths:
+        if model.scheme.train_strengths:
             found |= strengths(model)
         return {quantity: value[None] for quantity, value in found.items()}
 
@@ -281,7 +281,7 @@ def _rows(
         steps, values = history.stacked(quantity)
         factors = one.case.factors() | {
             "optimizer": settings.training.optimizer,
-            "tau_final": settings.training.tau or 1.0,
+            "tau_final": settings.training.tau or one.case.scheme.tau,
             "d_model": settings.d_model,
             "corpus": data.record["source"],
         }
