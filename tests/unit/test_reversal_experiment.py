@@ -103,6 +103,22 @@ def test_correlation_at_the_input_follows_r(table: pd.DataFrame) -> None:
     assert by_r[0.0] < 0.6
 
 
+@pytest.mark.parametrize("scheme", ["post_ln_qk_norm", "post_ln_rotary", "deepnorm", "rezero"])
+def test_other_records_train_and_keep_their_names(scheme: str) -> None:
+    """The same streams as post_ln where the record is the same but for what it names."""
+    own = make(scheme=scheme, residual=None, depth=[2], r=[0.0])
+    assert set(own["scheme"]) == {scheme}
+    losses = own[own["quantity"] == "loss"].pivot_table(index="step", values="value")["value"]
+    assert losses.iloc[-1] < losses.iloc[0] < 4
+    plain = make(scheme="post_ln", residual=None, depth=[2], r=[0.0])
+    assert not np.isin(losses, plain["value"]).any()
+
+
+def test_turned_pairs_need_an_even_head() -> None:
+    with pytest.raises(UserError, match=r"attention .rotary. turns pairs .* d_k = 1"):
+        settings(scheme="post_ln_rotary", n_heads=8)
+
+
 def test_solved_is_the_first_look_at_the_threshold() -> None:
     """With a threshold at the median of what was reached, some networks are censored."""
     plain = make(training=BASE["training"] | {"lr": 0.03})

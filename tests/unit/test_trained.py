@@ -344,3 +344,13 @@ def test_a_scheme_of_ones_own_is_obeyed() -> None:
     off = Scheme("off", "off", "none", Strength(0.0), Strength(0.0))
     x = torch.randn(1, 3, 5, 8, generator=seeded(3)[0])
     assert torch.equal(TrainedEncoder(EncoderConfig(5, 8, 2), off, seeded(1))(x), x)
+
+
+def test_counts_and_positions_exclude_each_other() -> None:
+    for scheme, positions in (("post_ln_rotary", False), ("post_ln", True)):
+        encoder = TrainedEncoder(EncoderConfig(3, 8, 1), SCHEMES[scheme], seeded(1))
+        model = TokenClassifier(encoder, 4, 4, seeded(1), positions=positions)
+        tokens = torch.tensor([[[0, 1, 2]]])
+        assert model(tokens).shape == (1, 1, 3, 4)
+        with pytest.raises(ValueError, match="counts stand for equal tokens, which positions"):
+            model(tokens, counts=torch.ones(3))

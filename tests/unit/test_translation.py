@@ -142,6 +142,15 @@ def test_every_method_trains(folder: Path, scheme: str) -> None:
     assert bool(own["quantity"].isin(STRENGTHS).any()) == (scheme == "rezero")
 
 
+@pytest.mark.parametrize("scheme", ["post_ln_qk_norm", "post_ln_rotary", "deepnorm"])
+def test_any_record_trains_and_translates(folder: Path, scheme: str) -> None:
+    chosen = tiny.settings(folder, scheme=scheme, n_seeds=1, beam=2)
+    own = schema(TranslationSettings).validate(translation.run(chosen, Context("tiny", 1)))
+    assert set(own["scheme"]) == {scheme} and len(values(own, "sacrebleu")) == 1
+    losses = list(values(own, "valid_loss")["value"])
+    assert losses[-1] != losses[0] and np.isfinite(losses).all()
+
+
 TAUS = {  # at steps 0, 2 and 3 of a warm-up of 4
     "none": ({"tau": None}, [1.0, 1.0, 1.0]),
     "from_one": ({"tau": 8.5, "tau_form": "from_one"}, [1.0, 4.75, 6.625]),

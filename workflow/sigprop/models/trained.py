@@ -226,6 +226,7 @@ class TokenClassifier(nn.Module):
                 raise ValueError(f"{name} must be {expected}, got {tuple(value.shape)}")
         self.encoder = encoder
         self.n_members = n_members
+        self._turned = ATTENTION_VARIANTS[encoder.scheme.attention].positional
         self.embedding = nn.Parameter(
             torch.stack([torch.randn(n_symbols, d, generator=g) for g in generators])
         )
@@ -261,10 +262,15 @@ class TokenClassifier(nn.Module):
             tokens: symbols.
             counts: how many equal tokens each one stands for, broadcastable to `tokens`; None is
                 one each. A key that occurs c times has c times its weight in a row of attention,
-                softmax(M + ln c), so without positions the logits are those of the tokens written
-                out. Every sequence needs a count above 0.
+                softmax(M + ln c), so the logits are those of the tokens written out. ValueError
+                with positions, of either kind. Every sequence needs a count above 0.
             tau, states: see the encoder.
         """
+        if counts is not None and (self.positions is not None or self._turned):
+            raise ValueError(
+                "counts stand for equal tokens, which positions tell apart: use positions=False "
+                "and an attention without positions"
+            )
         mask = None if counts is None else counts.log()[..., None, :]  # (E, B, 1, n)
         x = self.encoder(self.embed(tokens), tau=tau, mask=mask, states=states)
         y = torch.baddbmm(self.readout_bias[:, None], x.flatten(1, -2), self.readout)

@@ -72,13 +72,18 @@ class ReversalData:
 
 
 def correlated_input(
-    r: Sequence[float], d_model: int, generators: Sequence[torch.Generator]
+    r: Sequence[float],
+    d_model: int,
+    generators: Sequence[torch.Generator],
+    *,
+    positions: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Scale (E,) and offset (E, d_model) that give the input tokens a common part of share r.
 
         X = sqrt(1 - r) (Emb[x] + pos) + sqrt(1.5 r) s ,   s ~ N(0, I_d)
 
-    s is drawn once per member and then fixed; the mean square of a coordinate stays 1.5. The paper
+    s is drawn once per member and then fixed; the mean square of a coordinate stays 1.5. Without
+    `positions`, which are then left to the attention, it is 1, and the root is that of r. The paper
     does not say how it sets the initial correlation; this form is our choice. With r = 1 the tokens
     are equal and carry nothing.
 
@@ -89,4 +94,5 @@ def correlated_input(
             raise ValueError(f"r must lie in [0, 1], got {value}")
     share = torch.tensor(list(r))  # (E,)
     s = torch.stack([torch.randn(d_model, generator=g) for g in generators])  # (E, d)
-    return (1 - share).sqrt(), math.sqrt(INPUT_VARIANCE) * share.sqrt()[:, None] * s
+    power = INPUT_VARIANCE if positions else 1.0
+    return (1 - share).sqrt(), math.sqrt(power) * share.sqrt()[:, None] * s

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from sigprop.experiments.schemes import OfSchemes, SchemeName
 from sigprop.experiments.settings import Factor
 from sigprop.experiments.training import Training
+from sigprop.models.attention import check_head_size
 from sigprop.models.schemes import Scheme, resolved
 
 
@@ -102,6 +103,7 @@ class ReversalSettings(OfSchemes):
             raise ValueError(
                 f"n_heads={self.n_heads} does not divide d_model={self.d_model}; choose a divisor"
             )
+        check_head_size(self.schemes[self.scheme].attention, self.d_model // self.n_heads)
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} is odd; sinusoidal positions need it even")
         late = [step for step in self.probe_steps if step > self.training.steps]

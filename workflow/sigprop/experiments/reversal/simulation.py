@@ -73,6 +73,7 @@ def _train(
 ) -> "History":
     import torch
 
+    from sigprop.models.attention import ATTENTION_VARIANTS
     from sigprop.models.encoder import EncoderConfig
     from sigprop.models.trained import TokenClassifier, TrainedEncoder
     from sigprop.tasks.reversal import (
@@ -111,11 +112,14 @@ def _train(
         weights,
         strengths=each if differ else None,
     )
+    # Attention that turns by position takes the place of sinusoids.
+    added = not ATTENTION_VARIANTS[encoder.scheme.attention].positional
     scale, offset = correlated_input(
-        [case.r for case, _ in members], settings.d_model, generators("input")
+        [case.r for case, _ in members], settings.d_model, generators("input"), positions=added
     )
-    model = TokenClassifier(encoder, N_DIGITS, N_DIGITS, weights, scale=scale, offset=offset)
-    model = model.to(context.device)
+    model = TokenClassifier(
+        encoder, N_DIGITS, N_DIGITS, weights, scale=scale, offset=offset, positions=added
+    ).to(context.device)
     data = ReversalData(generators("data"), settings.training.batch_size, n, context.device)
     own = torch.Generator()
     own.manual_seed(torch_seed(seed_stream(context.seed, context.table, "test")))
