@@ -73,7 +73,7 @@ class Ordinary(nn.Module):
             self.target_embedding.weight.copy_(model.target_embedding)
             for stack, layers in ((model.encoder, encoder.layers), (model.decoder, decoder.layers)):
                 for index, layer in enumerate(layers):
-                    w = {family: value[index].T for family, value in stack.weights.items()}
+                    w = {family: value[0, index].T for family, value in stack.weights.items()}
                     layer.linear1.weight.copy_(w["ff1"])
                     layer.linear2.weight.copy_(w["ff2"])
                     attentions = [("", layer.self_attn)]
@@ -245,7 +245,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if SCHEMES[options.scheme].norm == "none":
-        raise SystemExit(f"nn.Transformer has no {options.scheme}: choose post_ln_xavier or pre_ln_xavier")
+        raise SystemExit(
+            f"nn.Transformer has no {options.scheme}: choose post_ln_xavier or pre_ln_xavier"
+        )
     config = Seq2SeqConfig(
         options.symbols,
         options.symbols,

@@ -16,10 +16,10 @@ from sigprop.models.schemes import SCHEMES, Strength, SubLayer
 from sigprop.models.seq2seq import (
     Seq2Seq,
     Seq2SeqConfig,
-    decoder_sublayers,
     dropout,
 )
-from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
+from sigprop.models.stack import LAYER_NORM_EPS
+from sigprop.models.trained import sinusoids
 
 CONFIG = Seq2SeqConfig(
     19, 23, 16, encoder_depth=2, decoder_depth=3, n_heads=4, d_ff=24, max_tokens=32
@@ -85,7 +85,7 @@ class Plain(nn.Module):
 
         def mine(p: Tensor, index: int | None = None) -> Tensor:
             value = p.grad if gradients else p.detach()
-            return value if index is None else value[index]
+            return value if index is None else value[0, index]
 
         found = [
             (mine(model.source_embedding), self.source.weight),
@@ -111,8 +111,8 @@ class Plain(nn.Module):
                     found.append((mine(stack.gains[branch], i), norm.weight))
                     found.append((mine(stack.biases[branch], i), norm.bias))
             if self.pre:
-                found.append((mine(stack.final_gain), theirs.norm.weight))
-                found.append((mine(stack.final_bias), theirs.norm.bias))
+                found.append((mine(stack.final_gain)[0], theirs.norm.weight))
+                found.append((mine(stack.final_bias)[0], theirs.norm.bias))
         return found
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -167,13 +167,13 @@ def test_the_encoder_is_the_block(name: str) -> None:
     for layer in range(CONFIG.encoder_depth):
 
         def project(z: Tensor, widths: dict[str, int], layer: int = layer) -> tuple[Tensor, ...]:
-            return tuple(z @ encoder.weights[family][layer] for family in widths)
+            return tuple(z @ encoder.weights[family][0, layer] for family in widths)
 
         def norm(z: Tensor, branch: str, layer: int = layer) -> Tensor:
             y = functional.layer_norm(z, z.shape[-1:], eps=LAYER_NORM_EPS)
-            return encoder.gains[branch][layer] * y + encoder.biases[branch][layer]
+            return encoder.gains[branch][0, layer] * y + encoder.biases[branch][0, layer]
 
-        strengths = {b: a[layer] for b, a in (encoder.strengths or {}).items()}
+        strengths = {b: a[0, layer] for b, a in (encoder.strengths or {}).items()}
         out = block(
             states[layer],
             project,
@@ -331,9 +331,8 @@ def test_residual_is_the_written_formula() -> None:
 
 def test_cross_attention_has_the_record_of_self_attention() -> None:
     scheme = SCHEMES["residual_scaling"]
-    (first, a), (second, c), (third, f) = decoder_sublayers(scheme)
-    assert (first, second, third) == ("attention", "cross_attention", "feed_forward")
-    assert a is c or a == c
+    a, c, f = scheme.decoder_sublayers
+    assert c.branch == "cross_attention" and replace(c, branch="attention") == a
     assert (a, f) == scheme.sublayers
 
 

@@ -12,13 +12,8 @@ from torch.nn import functional
 from sigprop.models.block import block
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.schemes import SCHEMES, Scheme, Strength
-from sigprop.models.trained import (
-    TokenClassifier,
-    TrainedEncoder,
-    families,
-    sinusoids,
-    standardize,
-)
+from sigprop.models.stack import families, standardize
+from sigprop.models.trained import TokenClassifier, TrainedEncoder, sinusoids
 
 
 def seeded(*seeds: int) -> list[torch.Generator]:
@@ -71,7 +66,11 @@ def test_weights_start_with_the_scheme_variances(init: str) -> None:
     config = EncoderConfig(4, 16, 40, n_heads=2, d_ff=64)
     scheme = dataclasses.replace(SCHEMES["post_ln"], init=init)
     encoder = TrainedEncoder(config, scheme, seeded(1, 2, 3))
-    assert set(encoder.weights) == set(families(config)) == {"q", "k", "v", "o", "ff1", "ff2"}
+    assert (
+        set(encoder.weights)
+        == set(families(SCHEMES["post_ln"].sublayers, config.n_heads))
+        == {"q", "k", "v", "o", "ff1", "ff2"}
+    )
     for family, w in encoder.weights.items():
         fan_in, fan_out = w.shape[-2:]
         expected = 2 / (fan_in + fan_out) if init == "xavier" else 1 / fan_in

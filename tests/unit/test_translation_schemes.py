@@ -29,7 +29,7 @@ def test_initial_variances(name: str) -> None:
     ):
         for family, w in stack.weights.items():
             kind = family.removeprefix("cross_")
-            expected = 2 / (w.shape[1] + w.shape[2]) * (half if kind in "qkv" else 1.0)
+            expected = 2 / (w.shape[-2] + w.shape[-1]) * (half if kind in "qkv" else 1.0)
             expected *= gain**2 if kind in ("v", "o", "ff1", "ff2") else 1.0
             standard_error = expected * math.sqrt(2 / w.numel())
             assert w.square().mean().item() == pytest.approx(expected, abs=5 * standard_error)
@@ -97,8 +97,8 @@ def test_residual_scaling_trains_a_strength_for_every_layer_and_branch() -> None
     }
     for (stack, _), alpha in found.items():
         depth = {"encoder": 2, "decoder": 5}[stack]
-        assert alpha.shape == (depth,)
-        torch.testing.assert_close(alpha.detach(), torch.full((depth,), depth**-0.5))
+        assert alpha.shape == (1, depth)
+        torch.testing.assert_close(alpha.detach(), torch.full((1, depth), depth**-0.5))
         assert (alpha.grad != 0).all()
 
 

@@ -12,7 +12,7 @@ named families, so the same code runs with explicit weights, with products drawn
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -69,6 +69,8 @@ def block(
     norm: Norm = layer_norm,
     strengths: Mapping[Branch, float | Tensor] | None = None,
     tau: float | Tensor | None = None,
+    sublayers: Sequence[SubLayer] | None = None,
+    branches: Mapping[Branch, Callable[[Tensor], Tensor]] | None = None,
 ) -> BlockOutput:
     """Apply one block: for each sub-layer, X <- norm_after(s X + alpha branch(norm_before(X))).
 
@@ -93,6 +95,8 @@ def block(
         strengths: alpha by branch, for trained strengths or for one per network, a tensor
             broadcastable to x; None takes the scheme's at `depth`.
         tau: in place of the scheme's, a number or a tensor broadcastable to (..., h, n, d_k).
+        sublayers: in place of the scheme's, those of a decoder for example.
+        branches: F of sub-layers whose branch is computed in another way; all others as below.
 
     Raises:
         ValueError: unknown `attention` or `activation`, n_heads does not divide d, or a strength
@@ -110,17 +114,18 @@ def block(
         )
         return y
 
-    branches: dict[Branch, Callable[[Tensor], Tensor]] = {
+    branch_of: dict[Branch, Callable[[Tensor], Tensor]] = {
         "attention": attention_branch,
         "feed_forward": lambda z: feed_forward(z, project, d_ff or z.shape[-1], activation),
+        **(branches or {}),
     }
-    for sublayer in scheme.sublayers:
+    for sublayer in sublayers or scheme.sublayers:
         alpha = strengths[sublayer.branch] if strengths else sublayer.strength.at(depth)
 
         def own_norm(z: Tensor, branch: Branch = sublayer.branch) -> Tensor:
             return norm(z, branch)
 
-        x = residual(x, branches[sublayer.branch], sublayer, alpha, own_norm)
+        x = residual(x, branch_of[sublayer.branch], sublayer, alpha, own_norm)
     return BlockOutput(x, probabilities)
 
 

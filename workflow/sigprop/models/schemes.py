@@ -29,7 +29,7 @@ from sigprop.models.attention import ATTENTION_VARIANTS
 
 Norm = Literal["none", "post", "pre"]
 Init = Literal["fan_in", "xavier"]
-Branch = Literal["attention", "feed_forward"]
+Branch = Literal["attention", "cross_attention", "feed_forward"]
 Activation = Literal["relu", "linear", "tanh"]
 Skip = Literal["unit", "variance_preserving"]
 Family = Literal["q", "k", "v", "o", "ff1", "ff2"]
@@ -39,6 +39,8 @@ INITS: tuple[Init, ...] = ("fan_in", "xavier")
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "linear", "tanh")
 SKIPS: tuple[Skip, ...] = ("unit", "variance_preserving")
 FAMILIES: tuple[Family, ...] = ("q", "k", "v", "o", "ff1", "ff2")
+
+CROSS = "cross_"  # prefix of the families of cross-attention
 
 FILE = Path(__file__).resolve().parents[3] / "config" / "schemes.yaml"
 
@@ -228,6 +230,12 @@ class Scheme:
             SubLayer("attention", self.alpha_attn, before, after, self.skip),
             SubLayer("feed_forward", self.alpha_ff, before, after or self.renorm, self.skip),
         )
+
+    @property
+    def decoder_sublayers(self) -> tuple[SubLayer, SubLayer, SubLayer]:
+        """Those of a decoder: cross-attention is placed and scaled like self-attention."""
+        attention, feed_forward = self.sublayers
+        return (attention, replace(attention, branch="cross_attention"), feed_forward)
 
     @property
     def decoder(self) -> "Scheme":

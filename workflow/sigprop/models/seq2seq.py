@@ -3,10 +3,8 @@
     encoder block    self-attention, feed-forward
     decoder block    causal self-attention, cross-attention, feed-forward
 
-Each is a `models.block.residual` that obeys the scheme, with L the depth of its own stack in
-alpha(L); cross-attention is placed and scaled like self-attention. As in `models.trained` there are
-no biases but those after a normalization, and weights of all layers of a stack are one parameter
-per family. One network per module: there is no member axis.
+Each stack is a `models.stack.Stack`, whose blocks obey the scheme, with L the depth of its own
+stack in alpha(L); cross-attention is placed and scaled like self-attention.
 
     A = softmax( tau / sqrt(d_k) f(X W^Q) f(Y W^K)^T ) ,   Y = X or the encoder's output
 
@@ -15,7 +13,7 @@ embeddings, and leaves cross-attention a dot product.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -24,19 +22,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size, vary
-from sigprop.models.block import merge_heads, residual, split_heads
+from sigprop.models.attention import ATTENTION_VARIANTS, vary
+from sigprop.models.block import Project, block, feed_forward, merge_heads, split_heads
 from sigprop.models.label_smoothing import smoothed_cross_entropy
-from sigprop.models.schemes import Scheme, SubLayer, check_name
-from sigprop.models.trained import LAYER_NORM_EPS, sinusoids
+from sigprop.models.schemes import CROSS, Branch, Scheme, SubLayer, check_name
+from sigprop.models.stack import Stack
+from sigprop.models.trained import sinusoids
 
-StackBranch = Literal["attention", "cross_attention", "feed_forward"]
 Site = Literal["encoder", "decoder", "cross"]
 Sharing = Literal["none", "decoder", "all"]
 SITES: tuple[Site, ...] = get_args(Site)
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
-
-CROSS = "cross_"  # prefix of the families of cross-attention
 
 
 @dataclass(frozen=True)
@@ -99,21 +95,6 @@ class Seq2SeqConfig:
         """(fan_in, fan_out) of the weights of `family`, heads together."""
         d = self.d_model
         return {"ff1": (d, self.d_ff), "ff2": (self.d_ff, d)}.get(family, (d, d))
-
-
-def encoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...]:
-    """The sub-layers of an encoder block, in the order of computation."""
-    return tuple((sublayer.branch, sublayer) for sublayer in scheme.sublayers)
-
-
-def decoder_sublayers(scheme: Scheme) -> tuple[tuple[StackBranch, SubLayer], ...]:
-    """Those of a decoder block: cross-attention has the record of self-attention."""
-    attention, feed_forward = scheme.sublayers
-    return (
-        ("attention", attention),
-        ("cross_attention", attention),
-        ("feed_forward", feed_forward),
-    )
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -183,112 +164,101 @@ class Pass:
     cache: Cache | None = None
 
 
-class Stack(nn.Module):
-    """The blocks of an encoder or a decoder.
+class TextStack(Stack):
+    """The blocks of an encoder or of a decoder, which crosses to the source.
 
-    Parameters: `weights[family]` (L, fan_in, fan_out), families q, k, v, o (several heads only),
-    ff1, ff2, and in a decoder cross_q, cross_k, cross_v, cross_o. Where a branch normalizes
-    `gains[branch]` and `biases[branch]` (L, d); after a PRE-LN stack `final_gain`, `final_bias`
-    (d,). `strengths[branch]` (L,) if trained.
+    Attention runs in the fused kernel, which `models.block.attend` cannot use as it also returns
+    the probabilities. Parameters have a member axis of length 1, activations none.
+
+    Args:
+        config: shape.
+        scheme, depth, sublayers: see `models.stack.Stack`.
+        generator: draws the weights.
     """
 
     def __init__(
         self,
         config: Seq2SeqConfig,
         scheme: Scheme,
-        sublayers: tuple[tuple[StackBranch, SubLayer], ...],
         depth: int,
+        sublayers: Sequence[SubLayer],
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        self.config, self.sublayers, self.depth = config, sublayers, depth
-        d = config.d_model
-        self.d_k, self.variant = d // config.n_heads, scheme.attention
-        check_head_size(self.variant, self.d_k)
+        super().__init__(config, scheme, depth, [generator], sublayers=sublayers)
+        self.config, self.d_k = config, config.d_model // config.n_heads
+        self.variant = scheme.attention
         positional = ATTENTION_VARIANTS[self.variant].positional
         self.cross_variant = "dot_product" if positional else self.variant
-        attention = ("q", "k", "v", *(("o",) if config.n_heads > 1 else ()))
-        cross = tuple(CROSS + f for f in attention) if len(sublayers) > 2 else ()
-        self.weights = nn.ParameterDict()
-        for family in (*attention, *cross, "ff1", "ff2"):
-            kind = family.removeprefix(CROSS)
-            fan_in, fan_out = config.fans(kind)
-            variance = scheme.variance(kind, fan_in, fan_out, depth=depth)
-            drawn = torch.randn(depth, fan_in, fan_out, generator=generator)
-            self.weights[family] = nn.Parameter(math.sqrt(variance) * drawn)
-        normalized = [branch for branch, s in sublayers if s.norm_before or s.norm_after]
-        self.gains = nn.ParameterDict({b: nn.Parameter(torch.ones(depth, d)) for b in normalized})
-        self.biases = nn.ParameterDict({b: nn.Parameter(torch.zeros(depth, d)) for b in normalized})
-        self.final = scheme.norm == "pre"
-        if self.final:
-            self.final_gain = nn.Parameter(torch.ones(d))
-            self.final_bias = nn.Parameter(torch.zeros(d))
-        self.strengths: nn.ParameterDict | None = None
-        if scheme.train_strengths:
-            self.strengths = nn.ParameterDict(
-                {b: nn.Parameter(torch.full((depth,), s.strength.at(depth))) for b, s in sublayers}
-            )
 
     def forward(self, x: Tensor, how: Pass, states: list[Tensor] | None = None) -> Tensor:
         """X^0 -> X^L, (B, n, d) -> (B, n, d); `states` gets X^0, ..., X^L before a final LN."""
-        # (L, ...) -> L tensors: one stack in the backward pass, not L scatters.
-        weights = {family: w.unbind() for family, w in self.weights.items()}
-        gains = {b: g.unbind() for b, g in self.gains.items()}
-        biases = {b: c.unbind() for b, c in self.biases.items()}
-        alphas = {b: a.unbind() for b, a in (self.strengths or {}).items()}
+        x = x[None]
         if states is not None:
-            states.append(x)
-        for layer in range(self.depth):
-            here = {family: w[layer] for family, w in weights.items()}
-            for branch, sublayer in self.sublayers:
-                trained = alphas.get(branch)
-                x = residual(
-                    x,
-                    partial(self._branch, branch, layer, here, how),
-                    sublayer,
-                    sublayer.strength.at(self.depth) if trained is None else trained[layer],
-                    partial(layer_norm, gain=gains[branch][layer], bias=biases[branch][layer])
-                    if branch in gains
-                    else nn.Identity(),
-                )
+            states.append(x.squeeze(0))
+        for index, layer in enumerate(self.layers()):
+            project = layer.project
+            branches: dict[Branch, Callable[[Tensor], Tensor]] = {
+                "attention": partial(self._attention, index, project, how),
+                "cross_attention": partial(self._cross_attention, index, project, how),
+                "feed_forward": partial(self._feed_forward, project),
+            }
+            x = block(
+                x,
+                project,
+                self.scheme,
+                self.depth,
+                norm=layer.norm,
+                strengths=layer.strengths,
+                sublayers=self.sublayers,
+                branches=branches,
+            ).x
             if states is not None:
-                states.append(x)
-        return layer_norm(x, self.final_gain, self.final_bias) if self.final else x
+                states.append(x.squeeze(0))
+        return self.end(x).squeeze(0)
 
-    def _branch(
-        self, branch: StackBranch, layer: int, w: Mapping[str, Tensor], how: Pass, z: Tensor
-    ) -> Tensor:
-        """F(Z) of one sub-layer with the weights `w` of its layer, after dropout."""
-        if branch == "attention":
-            q, k, v = self._heads(z @ torch.cat([w["q"], w["k"], w["v"]], -1), 3)
-            at = None if how.cache is None else how.cache.n_before
-            q, k = (vary(each, self.variant, self.d_k, at) for each in (q, k))
-            if how.cache is not None:
-                k, v = how.cache.append(layer, k, v)
-            y = self._attend(q, k, v, how.tau, how.visible, how.causal)  # (B, n, d)
-            y = y @ w["o"] if "o" in w else y
-        elif branch == "cross_attention":
-            if how.memory is None:
-                raise ValueError("memory is missing: a decoder needs the encoder's output")
-            (q,) = self._heads(z @ w["cross_q"], 1)
-            q = vary(q, self.cross_variant, self.d_k)
-            k, v = how.memory.keys_values[layer]
-            y = self._attend(q, k, v, how.cross_tau, how.memory.visible)
-            y = y @ w["cross_o"] if "cross_o" in w else y
-        else:
-            y = functional.relu(z @ w["ff1"]) @ w["ff2"]
+    def _attention(self, layer: int, project: Project, how: Pass, z: Tensor) -> Tensor:
+        d = self.config.d_model
+        q, k, v = (self._heads(y.squeeze(0)) for y in project(z, {"q": d, "k": d, "v": d}))
+        at = None if how.cache is None else how.cache.n_before
+        q, k = (vary(each, self.variant, self.d_k, at) for each in (q, k))
+        if how.cache is not None:
+            k, v = how.cache.append(layer, k, v)
+        return self._out(project, "o", self._attend(q, k, v, how.tau, how.visible, how.causal))
+
+    def _cross_attention(self, layer: int, project: Project, how: Pass, z: Tensor) -> Tensor:
+        if how.memory is None:
+            raise ValueError("memory is missing: a decoder needs the encoder's output")
+        (y,) = project(z, {CROSS + "q": self.config.d_model})
+        q = vary(self._heads(y.squeeze(0)), self.cross_variant, self.d_k)
+        k, v = how.memory.keys_values[layer]
+        return self._out(
+            project, CROSS + "o", self._attend(q, k, v, how.cross_tau, how.memory.visible)
+        )
+
+    def _feed_forward(self, project: Project, z: Tensor) -> Tensor:
+        return self._dropped(feed_forward(z, project, self.config.d_ff, "relu"))
+
+    def _out(self, project: Project, family: str, y: Tensor) -> Tensor:
+        """Heads merged, (B, n, d), to the branch's output (1, B, n, d)."""
+        y = y[None]
+        if family in self.weights:
+            (y,) = project(y, {family: self.config.d_model})
+        return self._dropped(y)
+
+    def _dropped(self, y: Tensor) -> Tensor:
         return dropout(y, self.config.dropout) if self.training else y
 
     def keys_values(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
         """Cross-attention's k and v of every layer from the encoder's output (B, S, d)."""
-        w = torch.cat([self.weights["cross_k"], self.weights["cross_v"]], -1)  # (L, d, 2 d)
-        y = self._heads(x @ w.transpose(0, 1).flatten(1), 2 * self.depth)  # all layers at once
-        keys = [vary(k, self.cross_variant, self.d_k) for k in y[::2]]
-        return tuple(zip(keys, y[1::2], strict=True))
+        w = torch.cat([self.weights[CROSS + "k"], self.weights[CROSS + "v"]], -1).squeeze(0)
+        y = x @ w.transpose(0, 1).flatten(1)  # w (L, d, 2 d), all layers at once
+        heads = [self._heads(part) for part in y.chunk(2 * self.depth, -1)]
+        keys = [vary(k, self.cross_variant, self.d_k) for k in heads[::2]]
+        return tuple(zip(keys, heads[1::2], strict=True))
 
-    def _heads(self, y: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, n, parts d) -> `parts` tensors (B, h, n, d_k)."""
-        return tuple(split_heads(part, self.config.n_heads) for part in y.chunk(parts, -1))
+    def _heads(self, y: Tensor) -> Tensor:
+        """(B, n, d) -> (B, h, n, d_k)."""
+        return split_heads(y, self.config.n_heads)
 
     def _attend(
         self,
@@ -348,19 +318,9 @@ class Seq2Seq(nn.Module):
         self.readout = (
             embedding(config.target_symbols) if config.share == "none" else self.target_embedding
         )
-        self.encoder = Stack(
-            config,
-            scheme,
-            encoder_sublayers(scheme),
-            config.encoder_depth,
-            generator,
-        )
-        self.decoder = Stack(
-            config,
-            scheme.decoder,
-            decoder_sublayers(scheme),
-            config.decoder_depth,
-            generator,
+        self.encoder = TextStack(config, scheme, config.encoder_depth, scheme.sublayers, generator)
+        self.decoder = TextStack(
+            config, scheme.decoder, config.decoder_depth, scheme.decoder_sublayers, generator
         )
         self.register_buffer("positions", sinusoids(config.max_tokens, d), persistent=False)
 
@@ -460,8 +420,3 @@ class Seq2Seq(nn.Module):
         if not ATTENTION_VARIANTS[self.scheme.attention].positional:
             x = x + (self.positions[:last] if position is None else self.positions[position])
         return dropout(x, self.config.dropout) if self.training else x
-
-
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    """LN over features with a gain and a bias (d,)."""
-    return functional.layer_norm(x, x.shape[-1:], gain, bias, LAYER_NORM_EPS)

@@ -1,56 +1,25 @@
-"""Encoders with trained weights, E of them side by side (members of an ensemble).
-
-Every parameter and every activation has a leading member axis, and no operation mixes members, so
-that the gradient of the sum of the members' losses is each member's own gradient. Elementwise
-optimizers then train E independent networks in one program; a single network is E = 1.
-
-The block is `models.block.block`, fed with this layer's weights: what is trained is what the
-theory describes at initialization (Noci et al. 2022, arXiv 2206.03126, section 2), plus, unless
-told otherwise, a gain and a bias after each normalization, which start at 1 and 0.
-"""
+"""Encoders with trained weights, E of them side by side, and a classifier of tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigprop.models.attention import ATTENTION_VARIANTS, check_head_size
+from sigprop.models.attention import ATTENTION_VARIANTS
 from sigprop.models.block import block
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.schemes import Branch, Scheme
-
-BRANCHES: tuple[Branch, ...] = ("attention", "feed_forward")
-
-# PyTorch's own; in training nothing has to be scale-free.
-LAYER_NORM_EPS = 1e-5
+from sigprop.models.stack import Stack
 
 
-def families(config: EncoderConfig) -> tuple[str, ...]:
-    """Families of weights of an encoder; o only with several heads."""
-    return ("q", "k", "v", *(("o",) if config.n_heads > 1 else ()), "ff1", "ff2")
-
-
-class TrainedEncoder(nn.Module):
+class TrainedEncoder(Stack):
     """E encoders of one shape, each from its own generator.
-
-    Member e draws all its weights from `generators[e]`, so it starts the same in an ensemble and
-    alone.
 
     Args:
         config: shape. The attention must be softmax and the weights Gaussian.
-        scheme: normalization, strengths, tau and variances of the initial weights; whether
-            strengths are trained.
-        generators: one per member, on the CPU; move the module to a device afterwards.
-        strengths: alpha by branch, each (E,), where members differ; None takes the scheme's.
-        train_norms: give each LN a gain and a bias; False has LN alone, as in the theory.
-
-    Parameters: `weights[family]` (E, L, fan_in, fan_out); with `train_norms`, for branches
-    with an LN, `gains[branch]` and `biases[branch]` (E, L, d), and `final_gain`, `final_bias`
-    (E, d) after the last block of a PRE-LN stack; `strengths[branch]` (E, L), without a gradient
-    unless trained.
+        scheme, generators, strengths, train_norms, and parameters: see `models.stack.Stack`.
 
     Raises:
         ValueError: no generator, strengths that do not fit, or a config that cannot be trained.
@@ -65,52 +34,22 @@ class TrainedEncoder(nn.Module):
         strengths: Mapping[Branch, Tensor] | None = None,
         train_norms: bool = True,
     ) -> None:
-        super().__init__()
-        if not generators:
-            raise ValueError("generators must hold one generator per member, got none")
         if config.attention != "softmax" or config.distribution != "gaussian":
             raise ValueError(
                 f"attention {config.attention!r} with {config.distribution!r} weights is not "
                 "trained: use 'softmax' and 'gaussian'"
             )
-        check_head_size(scheme.attention, config.d_model // config.n_heads)
-        self.config, self.scheme = config, scheme
-        self.n_members = n_members = len(generators)
-        depth, d = config.depth, config.d_model
-
-        self.weights = nn.ParameterDict()
-        for family in families(config):
-            fan_in, fan_out = config.fans(family)
-            variance = scheme.variance(family, fan_in, fan_out, config.activation, depth=depth)
-            drawn = [torch.randn(depth, fan_in, fan_out, generator=g) for g in generators]
-            self.weights[family] = nn.Parameter(math.sqrt(variance) * torch.stack(drawn))
-
-        self.train_norms = train_norms
-        with_norm = [s.branch for s in scheme.sublayers if s.norm_before or s.norm_after]
-        normalized = with_norm if train_norms else []
-        self.gains = nn.ParameterDict(
-            {b: nn.Parameter(torch.ones(n_members, depth, d)) for b in normalized}
+        super().__init__(
+            config,
+            scheme,
+            config.depth,
+            generators,
+            sublayers=scheme.sublayers,
+            activation=config.activation,
+            strengths=strengths,
+            train_norms=train_norms,
         )
-        self.biases = nn.ParameterDict(
-            {b: nn.Parameter(torch.zeros(n_members, depth, d)) for b in normalized}
-        )
-        if scheme.norm == "pre" and train_norms:
-            self.final_gain = nn.Parameter(torch.ones(n_members, d))
-            self.final_bias = nn.Parameter(torch.zeros(n_members, d))
-
-        self.strengths: nn.ParameterDict | None = None
-        if strengths is not None or scheme.train_strengths:
-            self.strengths = nn.ParameterDict()
-            for sublayer in scheme.sublayers:
-                own = torch.full((n_members,), sublayer.strength.at(depth))
-                alpha = own if strengths is None else strengths[sublayer.branch].to(own)
-                if alpha.shape != (n_members,):
-                    raise ValueError(
-                        f"strengths[{sublayer.branch!r}] must be ({n_members},), "
-                        f"got {tuple(alpha.shape)}"
-                    )
-                by_layer = alpha[:, None].repeat(1, depth)  # (E, L)
-                self.strengths[sublayer.branch] = nn.Parameter(by_layer, scheme.train_strengths)
+        self.config = config
 
     def forward(
         self,
@@ -133,55 +72,25 @@ class TrainedEncoder(nn.Module):
         # A factor of W^Q costs less than one of the queries, where the attention lets it through.
         folded = ATTENTION_VARIANTS[self.scheme.attention].linear
         heat = tau.view(-1, 1, 1, 1, 1).to(x.dtype) if isinstance(tau, Tensor) else tau
-        # (E, L, ...) -> L tensors (E, ...): one stack in the backward pass, not L scatters.
-        weights = {family: w.unbind(1) for family, w in self.weights.items()}
-        gains = {b: g[:, :, None, None].unbind(1) for b, g in self.gains.items()}
-        biases = {b: g[:, :, None, None].unbind(1) for b, g in self.biases.items()}
-        alphas: dict[Branch, tuple[Tensor, ...]] = {}
-        if self.strengths is not None:
-            alphas = {b: self.strengths[b][:, :, None, None, None].unbind(1) for b in BRANCHES}
         if states is not None:
             states.append(x)
-        for layer in range(config.depth):
-            here = {family: w[layer] for family, w in weights.items()}
-            here["q"] = _per_member(tau, here["q"]) if folded else here["q"]
-
-            def project(
-                z: Tensor, widths: Mapping[str, int], here: Mapping[str, Tensor] = here
-            ) -> tuple[Tensor, ...]:
-                rows = z.flatten(1, -2)  # all tokens of a member are rows of one matrix
-                shape = (*z.shape[:-1], -1)
-                if len(widths) == 1:
-                    (family,) = widths
-                    return (torch.bmm(rows, here[family]).view(shape),)
-                w = torch.cat([here[family] for family in widths], -1)  # (E, d_in, sum of widths)
-                return torch.bmm(rows, w).view(shape).split(list(widths.values()), -1)
-
-            def norm(z: Tensor, branch: Branch, layer: int = layer) -> Tensor:
-                if not self.train_norms:
-                    return standardize(z)
-                return _layer_norm(z, gains[branch][layer], biases[branch][layer])
-
+        for layer in self.layers(q_factor=tau if folded else 1.0):
             x = block(
                 x,
-                project,
+                layer.project,
                 self.scheme,
                 config.depth,
                 n_heads=config.n_heads,
                 d_ff=config.hidden,
                 activation=config.activation,
                 mask=mask,
-                norm=norm,
-                strengths={b: a[layer] for b, a in alphas.items()} or None,
+                norm=layer.norm,
+                strengths=layer.strengths,
                 tau=1.0 if folded else heat,
             ).x
             if states is not None:
                 states.append(x)
-        if self.scheme.norm != "pre":
-            return x
-        if not self.train_norms:
-            return standardize(x)
-        return _layer_norm(x, self.final_gain[:, None, None], self.final_bias[:, None, None])
+        return self.end(x)
 
 
 class TokenClassifier(nn.Module):
@@ -289,57 +198,3 @@ def sinusoids(n_tokens: int, d_model: int) -> Tensor:
     k = torch.arange(n_tokens, dtype=torch.float64)[:, None]
     angle = k * 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1).float()
-
-
-def _layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    """LN of (E, B, n, d) with one gain and bias (E, 1, 1, d) per member."""
-    if len(x) == 1:  # one kernel instead of two
-        return functional.layer_norm(
-            x, x.shape[-1:], gain.flatten(), bias.flatten(), LAYER_NORM_EPS
-        )
-    y = functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
-    return torch.addcmul(bias, y, gain)
-
-
-def standardize(x: Tensor) -> Tensor:
-    """LN without gain and bias, (..., d) -> (..., d), eps as PyTorch's own."""
-    if x.device.type == "cpu":
-        return cast(Tensor, _Standardize.apply(x))
-    return functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
-
-
-class _Standardize(torch.autograd.Function):
-    """LN of short tokens on a CPU, where torch's own forward is slow.
-
-        y = c / s ,  c = x - mean(x) ,  s^2 = mean(c^2) + eps
-        dLoss/dx = ( g - mean(g) - y mean(g y) ) / s ,  g = dLoss/dy
-
-    Keeps y, which the product that follows keeps anyway, and not x.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x - x.mean(-1, keepdim=True)
-        power = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-        inverse = power.add_(LAYER_NORM_EPS).rsqrt_()  # 1 / s, (..., 1)
-        y.mul_(inverse)
-        ctx.save_for_backward(y, inverse)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        y, inverse = ctx.saved_tensors
-        # The bracket is the gradient of an LN whose input y has mean 0 and deviation 1.
-        zero, one = torch.zeros_like(inverse), torch.ones_like(inverse)
-        only_input = (True, False, False)
-        bracket, _, _ = torch.ops.aten.native_layer_norm_backward(
-            g, y, y.shape[-1:], zero, one, None, None, only_input
-        )
-        return cast(Tensor, bracket.mul_(inverse))
-
-
-def _per_member(factor: float | Tensor, w: Tensor) -> Tensor:
-    """factor w for a number, or for one number per member, (E,) with w (E, d, m)."""
-    if isinstance(factor, Tensor):
-        return factor.view(-1, 1, 1) * w
-    return w if factor == 1.0 else factor * w

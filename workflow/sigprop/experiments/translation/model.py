@@ -150,8 +150,8 @@ def strengths(network: Seq2Seq) -> dict[str, Tensor]:
     """alpha of every layer by stack and branch, (L,); the scheme's where it is not trained."""
     found = {}
     for name, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
-        for branch, sublayer in stack.sublayers:
+        for sublayer in stack.sublayers:
             fixed = torch.full((stack.depth,), sublayer.strength.at(stack.depth))
-            own = fixed if stack.strengths is None else stack.strengths[branch]
-            found[f"alpha_{name}_{branch}"] = own.detach()
+            own = fixed if stack.strengths is None else stack.strengths[sublayer.branch][0]
+            found[f"alpha_{name}_{sublayer.branch}"] = own.detach()
     return found
