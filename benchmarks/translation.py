@@ -245,9 +245,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if SCHEMES[options.scheme].norm == "none":
-        raise SystemExit(
-            f"nn.Transformer has no {options.scheme}: choose post_ln_xavier or pre_ln_xavier"
-        )
+        raise SystemExit(f"nn.Transformer has no {options.scheme}: choose another --scheme")
     config = Seq2SeqConfig(
         options.symbols,
         options.symbols,
