@@ -8,7 +8,7 @@
 
 One thread, float64, CPU, d_k = d_v = d. Times are processor time, which does not count waiting for
 other processes. The two sides of a ratio are one network each and are timed in turns; a ratio is
-that of the best times, beside the median and range over rounds and the median on the clock.
+that of the best times, alongside the median and range over rounds and the median on the clock.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Speed of the translation model beside the same model written with torch.nn.Transformer.
+"""Speed of the translation model alongside the same model written with torch.nn.Transformer.
 
     python benchmarks/translation.py                training and beam search
     python benchmarks/translation.py --parts        where a training step spends its time

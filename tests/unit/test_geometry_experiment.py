@@ -1,4 +1,4 @@
-"""The token-geometry tables: settings, batching, shared weights, and theory beside simulation."""
+"""The token-geometry tables: settings, batching, shared weights, theory and simulation."""
 
 from dataclasses import replace
 from typing import Any

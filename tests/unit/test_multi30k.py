@@ -132,10 +132,10 @@ def check_splits(data: TranslationData) -> None:
 
 @pytest.fixture
 def real() -> dict[str, Any]:
-    """`data` of the published files, which some machines have beside the checkout."""
+    """`data` of the published files, which some machines have next to the checkout."""
     folders = sorted(ROOT.parent.glob("*/data/multi30k"))
     if not folders:
-        pytest.skip("no data/multi30k in a folder beside the checkout; its terms keep it out")
+        pytest.skip("no data/multi30k in a folder next to the checkout; its terms keep it out")
     return {"path": str(folders[0])}
 
 

@@ -81,7 +81,7 @@ class Plain(nn.Module):
             theirs.data.copy_(mine)
 
     def pairs(self, model: Seq2Seq, gradients: bool = False) -> list[tuple[Tensor, Tensor]]:
-        """Every weight of the model (or its gradient) beside PyTorch's."""
+        """Every weight of the model (or its gradient) alongside PyTorch's."""
 
         def mine(p: Tensor, index: int | None = None) -> Tensor:
             value = p.grad if gradients else p.detach()

@@ -1,4 +1,4 @@
-"""Random softmax rows: the law of the logits, the statistics of a row, and theory beside them."""
+"""Random softmax rows: the law of the logits, the statistics of a row, and their theory."""
 
 from typing import Any
 

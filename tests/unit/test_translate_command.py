@@ -113,7 +113,7 @@ def test_the_other_run_is_taken_when_it_is_the_best(run: Run, tmp_path: Path) ->
 
 
 def test_weights_of_other_settings_are_not_taken(run: Run, tmp_path: Path) -> None:
-    """A training with other settings or another root seed, stopped half-way, beside the table's."""
+    """A training with other settings or another root seed, stopped half-way, next to its own."""
     (tmp_path / "weights").mkdir()
     for path in run.weights.glob("*.best.pt"):
         for i, (key, value) in enumerate({"seed": 2, "length_penalty": 0.5}.items()):

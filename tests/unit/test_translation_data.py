@@ -421,12 +421,12 @@ def test_the_embedded_default(tmp_path: Path) -> None:
 
 
 def stand_in(tmp_path: Path, *options: str) -> Path:
-    """An archive of IWSLT'14's layout, made by a script that some machines have beside the
+    """An archive of IWSLT'14's layout, made by a script that some machines have alongside the
     checkout; other machines skip, because the archive itself may not be passed on.
     """
     scripts = sorted(ROOT.parent.glob("*/data/make_iwslt14_like.py"))
     if not scripts:
-        pytest.skip("no make_iwslt14_like.py in a folder beside the checkout")
+        pytest.skip("no make_iwslt14_like.py in a folder next to the checkout")
     archive = tmp_path / "de-en.tgz"
     subprocess.run(
         [sys.executable, str(scripts[0]), "--out", str(archive), *options],

@@ -60,7 +60,7 @@ def test_a_figure_again_is_that_figure_only(built, arguments: tuple[str, str]) -
 
 
 def test_a_table_in_parts_is_the_table(tree) -> None:
-    """Trained in three jobs and put together, beside what one job made."""
+    """Trained in three jobs and put together, alongside what one job made."""
     name = "results/smoke/data/train_lhs"
 
     def table() -> pd.DataFrame:

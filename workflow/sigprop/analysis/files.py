@@ -1,4 +1,4 @@
-"""Tables beside a figure, as files."""
+"""Tables next to a figure, as files."""
 
 from pathlib import Path
 

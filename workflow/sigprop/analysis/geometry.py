@@ -8,7 +8,7 @@ import pandas as pd
 from sigprop.analysis.data import Curve, choose, curve, networks
 from sigprop.analysis.stats import DRAWS, LEVEL, Array, bootstrap_mean, bootstrap_ratio
 
-# Settings of `geometry_exponents` that stand one by one beside theory: both phases, with tanh ...
+# Settings of `geometry_exponents` that are compared one by one with theory: both phases, tanh ...
 TANH = (
     "ordered_weak",
     "ordered",

@@ -15,7 +15,7 @@ from sigprop.artifacts.errors import UserError
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it replaces `path` only if the block succeeds.
+    """Yield a temporary path next to `path`; it replaces `path` only if the block succeeds.
 
     Raises UserError when the folder cannot be written.
     """

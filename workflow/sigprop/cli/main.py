@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--kind",
         choices=("simulation", "theory"),
         default="simulation",
-        help="simulate (default), or compute the theory to lay beside it",
+        help="simulate (default), or compute the theory to lay next to it",
     )
     run.add_argument("--preset", default="laptop", help=_PRESET_HELP)
     run.add_argument("--settings", metavar="JSON", help="the block itself, instead of the config's")
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     claims.add_argument("--preset", default="laptop", help=_PRESET_HELP)
     claims.add_argument("--data", metavar="DIR", help="default: results/PRESET/data")
-    claims.add_argument("-o", "--output", metavar="FILE", help="write .json, and .md beside it")
+    claims.add_argument("-o", "--output", metavar="FILE", help="write .json, and .md next to it")
     claims.add_argument(
         "--strict", action="store_true", help="evaluate; exit 1 on `not reproduced`"
     )

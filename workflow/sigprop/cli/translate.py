@@ -295,5 +295,5 @@ def _record(path: Path) -> dict[str, Any]:
     if not known or not {"text", "own_case", "scheme"} <= record["settings"].keys():
         raise UserError(f"{path}: not the checkpoint of a translation run")
     if "model" not in record["state"] or "optimizer" in record["state"]:
-        raise UserError(f"{path}: a checkpoint to resume from; give the .best.pt beside it")
+        raise UserError(f"{path}: a checkpoint to resume from; give the .best.pt next to it")
     return record

@@ -30,7 +30,7 @@ class Figure(Block):
     )
     extra_inputs: list[Literal["schemes"]] = Field(default=[], description="tables without theory")
     also: list[Literal["csv", "md", "tex"]] = Field(
-        default=[], description="formats in which its numbers are written beside the picture"
+        default=[], description="formats in which its numbers are written next to the picture"
     )
     claims: list[str] | str = Field(description="claim ids, or `none: the reason`")
     smallest_preset: Preset = Field(description="the smallest preset at which it means something")

@@ -98,7 +98,7 @@ def _covered(records: dict[str, Any]) -> dict[str, Any]:
         mode = _MODES.get(name.removeprefix("cowsik_"))
         if record != mode:
             raise ValueError(
-                f"{name} in config/schemes.yaml is {record}, but the theory beside this table "
+                f"{name} in config/schemes.yaml is {record}, but the theory alongside this table "
                 f"covers {mode}; put it back, or give what differs a name of its own"
             )
     return records

@@ -23,7 +23,7 @@ from sigprop.pages.papers import PAPERS
 from sigprop.pages.results import NOT_RUN, VERDICTS, Results, table_of, table_rules
 from sigprop.pages.work import METHOD
 
-# A checked number may also be reported only: shown beside the others, it decides nothing.
+# A checked number may also be reported only: shown alongside the others, it decides nothing.
 _MARKS = dict(zip((*VERDICTS, "reported"), "✓✗~–·", strict=True))
 _THUMBNAIL_WIDTH = 480
 _TELLING = 2  # checked numbers shown beside a claim

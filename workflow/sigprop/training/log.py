@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 
 def say(line: str) -> None:
-    """One line to a person, on stderr, beside a progress bar if there is one."""
+    """One line to a person, on stderr, next to a progress bar if there is one."""
     tqdm.write(f"sigprop: {line}", file=sys.stderr)
 
 

@@ -30,8 +30,8 @@ class TrainSettings:
         label_smoothing: for `losses.cross_entropy`, in [0, 1); the loss takes it from here.
         mixed_precision: bfloat16 autocast, on CUDA only.
         on_nonfinite: "stop" raises at the first NaN or infinite loss; "freeze" records the member
-            as diverged and goes on with the others.
-        keep_best: quantity whose least value, mean over members, marks the weights to keep beside
+            as diverged and continues with the others.
+        keep_best: quantity whose least value, mean over members, marks the weights to keep with
             the checkpoints ("validation_loss"); None keeps none.
         log_every: steps between lines of the log, records of the training loss, and, on CUDA,
             looks at whether the loss is finite (each look waits for the GPU).

@@ -1,4 +1,4 @@
-"""Theory beside the token-geometry tables: moments by layer and exponents at infinite width."""
+"""Theory alongside the token-geometry tables: moments by layer and exponents at infinite width."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,1 +1,1 @@
-"""Exact Jacobian norms of single random attention layers, beside Lemma 3.1."""
+"""Exact Jacobian norms of single random attention layers, alongside Lemma 3.1."""

@@ -1,4 +1,4 @@
-"""Theory beside the attention-Jacobian tables: equations (17) and (18), and Lemma 3.1 given X."""
+"""Theory of the attention-Jacobian tables: equations (17) and (18), and Lemma 3.1 given X."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from sigprop.theory import noci2022_gradients as theory
 
 
 def run(settings: JacobianSettings, context: Context) -> pd.DataFrame:
-    """The theory of every cell, under uniform attention (also beside softmax simulations).
+    """The theory of every cell, under uniform attention (also alongside softmax simulations).
 
     `jacobian_q`, `_k`, `_v`, `_x`: expectations over weights and Gaussian tokens, exact at finite
     size. `*_given_x`: expectation over weights at the cell's fixed input, from the sums that the

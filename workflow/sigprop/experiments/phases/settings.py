@@ -240,7 +240,7 @@ class PhasesSettings(Experiment):
     lines: dict[str, CriticalLine] = Field(default={}, description="where lambda_a = 0")
     trainable: dict[str, TrainableAlpha] = Field(default={}, description="largest alpha by depth")
     fixed_points: dict[str, FixedPoints] = Field(default={}, description="stable rho* and q*")
-    edges: dict[str, Edges] = Field(default={}, description="rho* just beside the transition")
+    edges: dict[str, Edges] = Field(default={}, description="rho* close to the transition")
     maps: dict[str, UpdateMap] = Field(default={}, description="update of rho by one block")
     scaling: dict[str, Scaling] = Field(default={}, description="exponents at alpha^2 = k / depth")
 

@@ -1,4 +1,4 @@
-"""Theory beside the forward-propagation simulations: exact sums, and the infinite-width map."""
+"""Theory alongside the forward-propagation simulations: exact sums, and the infinite-width map."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def run(settings: PropagationSettings, context: Context) -> pd.DataFrame:
     - `sum_sq_norm`, `sum_inner`, `rho_ratio`: Lemmas 3.2, 3.3 and Theorem 3.2, exact at any width,
       where they hold (no LN, linear feed-forward, uniform attention);
     - `cos_mean` and, elsewhere, `sum_sq_norm`: the infinite-width map under uniform attention,
-      also beside softmax simulations, which is how the assumption is tested;
+      also alongside softmax simulations, which is how the assumption is tested;
     - `rho_ratio_limit`, `cos_mean_limit`: depth to infinity at alpha^2 = at / L;
     - `collapse_exponent`: slope of ln(1 - rho) against ln l of the unscaled PRE-LN map between
       layers 2000 and 20000, at layer 20000.

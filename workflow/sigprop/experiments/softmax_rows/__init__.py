@@ -1,1 +1,1 @@
-"""Monte Carlo of random softmax rows, beside their exact moments."""
+"""Monte Carlo of random softmax rows, alongside their exact moments."""

@@ -1,4 +1,4 @@
-"""Theory beside the random softmax rows: exact integrals, leading orders and the limit."""
+"""Theory alongside the random softmax rows: exact integrals, leading orders and the limit."""
 
 import numpy as np
 import pandas as pd

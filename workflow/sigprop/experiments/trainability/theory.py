@@ -1,4 +1,4 @@
-"""Theory beside the trainability tables: the exponents of every configuration."""
+"""Theory alongside the trainability tables: the exponents of every configuration."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -199,7 +199,7 @@ class Network(OfSchemes):
     cache: str | None = Field(
         default=None,
         min_length=1,
-        description="folder for prepared text; null: `corpora` beside the checkpoints",
+        description="folder for prepared text; null: `corpora` next to the checkpoints",
     )
     max_tokens: int = Field(
         default=1024, ge=16, le=65536, description="longest sentence, in subwords"

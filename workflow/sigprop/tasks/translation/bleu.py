@@ -19,7 +19,7 @@ class Bleu:
     """A corpus score with its label and sacrebleu's signature.
 
     Attributes:
-        label: what to print beside the number.
+        label: what to print next to the number.
         score: 0 to 100.
         signature: tokenization, case, smoothing, references and version.
         precisions: of 1- to 4-grams, percent.
