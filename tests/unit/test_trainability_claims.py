@@ -7,10 +7,9 @@ import pytest
 from scipy import stats
 
 from sigprop.analysis import trainability as fit
-from sigprop.claims.cowsik2024_trainability import CLAIMS
-from sigprop.claims.ledger import evaluate
+from sigprop.claims.ledger import all_claims, evaluate
 
-BY_ID = {claim.id: claim for claim in CLAIMS}
+BY_ID = all_claims()
 
 
 @pytest.mark.parametrize("name", made_up_trainability.HOLDS)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sigprop.claims.ledger import evaluate
-from sigprop.claims.noci2022_translation import CLAIMS, interval
+from sigprop.claims.ledger import all_claims, evaluate
+from sigprop.claims.noci2022.translation import interval
 
-BY_ID = {claim.id: claim for claim in CLAIMS}
+BY_ID = all_claims()
 Make = Callable[[None], made_up.Tables]
 
 

@@ -27,6 +27,7 @@ rule claims:
     params:
         code=code_of("sigprop.claims.ledger"),
         preset=CONFIG.preset,
+        figures={figure.id: figure.claim_ids for figure in FIGURES},
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
         # Snakemake deletes the outputs of a job that fails; a strict one leaves its verdicts here.
