@@ -11,39 +11,42 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from sigprop.analysis.scaling import holm
-from sigprop.analysis.stats import bootstrap_mean
 from sigprop.analysis.trainability import median_ratio, r_squared
-from sigprop.claims.noci2022_translation import interval
-from sigprop.claims.rules import Part, Verdict, above, below, log_rank, sign_test, within, z_test
+from sigprop.claims.noci2022.translation import interval
+from sigprop.claims.rules import (
+    Part,
+    above,
+    below,
+    decided,
+    higher,
+    log_rank,
+    mean_interval,
+    sign_test,
+    within,
+    z_test,
+)
 
 DRAWS = 200
-Array = NDArray[np.float64]
 Rng = np.random.Generator
-
-
-def _interval(sample: Array) -> tuple[float, float, float]:
-    mean, low, high = bootstrap_mean(sample)
-    return float(mean), float(low), float(high)
 
 
 def _within(rng: Rng, shift: float) -> Part:
     """50 networks of spread 0.1 around 1 + shift, asked to be in 1 ± 0.1."""
-    return within("x", *_interval(rng.normal(1 + shift, 0.1, 50)), 1.0, 0.1, 50)
+    return within("x", *mean_interval(rng.normal(1 + shift, 0.1, 50)), 1.0, 0.1, 50)
 
 
 def _above(rng: Rng, shift: float) -> Part:
     """50 networks of spread 0.1 around 0.7 + shift, asked to exceed 0.7."""
-    return above("x", *_interval(rng.normal(0.7 + shift, 0.1, 50)), 0.7, 50)
+    return above("x", *mean_interval(rng.normal(0.7 + shift, 0.1, 50)), 0.7, 50)
 
 
 def _below(rng: Rng, shift: float) -> Part:
     """50 networks, lognormal with mean 1 + shift, asked to stay below 1."""
     sample = (1 + shift) * np.exp(rng.normal(-0.125, 0.5, 50))
-    return below("x", *_interval(sample), 1.0, 50)
+    return below("x", *mean_interval(sample), 1.0, 50)
 
 
 def _z_test(rng: Rng, shift: float) -> Part:
@@ -68,22 +71,15 @@ def _runs(rng: Rng, shift: float) -> Part:
 
 def _disjoint(rng: Rng, shift: float) -> Part:
     """8 and 8 seeds of spread 0.1, the second mean larger by shift, intervals disjoint."""
-    _, bottom, top = _interval(rng.normal(0.0, 0.1, 8))
-    mean, low, high = _interval(rng.normal(shift, 0.1, 8))
-    verdict: Verdict = "inconclusive"
-    if low > top:
-        verdict = "reproduced"
-    elif high < bottom:
-        verdict = "not reproduced"
-    return Part("x", mean, low, high, f"> {top:.4g}", verdict, 8)
+    _, bottom, top = mean_interval(rng.normal(0.0, 0.1, 8))
+    return higher("x", *mean_interval(rng.normal(shift, 0.1, 8)), bottom, top, 8)
 
 
 def _holm(rng: Rng, shift: float) -> Part:
     """KS at 4 depths, 600 against 600 normal numbers, shift standard deviations apart."""
     pairs = [(rng.normal(shift, 1.0, 600), rng.normal(0.0, 1.0, 600)) for _ in range(4)]
     p = float(holm(np.array([stats.ks_2samp(*pair).pvalue for pair in pairs])).min())
-    verdict: Verdict = "reproduced" if p > 0.01 else "not reproduced"
-    return Part("x", p, p, p, "Holm p > 0.01", verdict, 600)
+    return decided("x", p, "Holm p > 0.01", p > 0.01, 600)
 
 
 def _medians(rng: Rng, factor: float) -> Part:

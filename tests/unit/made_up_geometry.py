@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sigprop.analysis.geometry import TANH
-from sigprop.claims import cowsik2024_geometry as claims
+from sigprop.claims.cowsik2024 import geometry as claims
 
 Tables = dict[str, pd.DataFrame]
 NETWORKS = 40

@@ -25,11 +25,10 @@ from sigprop.artifacts.errors import UserError
 from sigprop.artifacts.files import sha256
 from sigprop.artifacts.tables import write_table
 from sigprop.claims import ledger
-from sigprop.claims.claim import Claim
+from sigprop.claims.claim import Claim, claim, claims_of
 from sigprop.claims.explain import distance
 from sigprop.claims.ledger import Record, all_claims, evaluate, load_tables, markdown, read_verdicts
-from sigprop.claims.noci2022_translation import interval
-from sigprop.claims.reasons import REASONS
+from sigprop.claims.noci2022.translation import interval
 from sigprop.claims.rules import (
     Part,
     above,
@@ -267,14 +266,10 @@ def test_every_figure_has_known_claims_or_a_reason_for_none(figure) -> None:
         assert figure.claims and set(figure.claims) <= set(CLAIMS)
 
 
-def test_claims_and_figures_name_each_other() -> None:
-    listed = {
-        (name, figure.id)
-        for figure in figures()
-        if isinstance(figure.claims, list)
-        for name in figure.claims
-    }
+def test_every_claim_is_one_of_a_figure_and_names_the_figures_that_name_it() -> None:
+    listed = {(name, figure.id) for figure in figures() for name in figure.claim_ids}
     assert listed == {(claim.id, name) for claim in CLAIMS.values() for name in claim.figures}
+    assert {name for name, _ in listed} == set(CLAIMS)
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.id)
@@ -282,23 +277,33 @@ def test_a_claim_says_what_it_reads_and_where(claim: Claim) -> None:
     assert set(claim.tables) <= set(TABLES) and claim.tables
     assert claim.smallest_preset in PRESETS
     assert claim.statement.endswith(".") and claim.rule.endswith(".") and claim.place
-    assert claim.reason.statistic and not claim.reason.statistic.endswith(".")
-    assert claim.reason.why.endswith(".") and len(claim.reason.why) > 60
+    assert claim.statistic and not claim.statistic.endswith(".")
+    assert claim.why.endswith(".") and len(claim.why) > 60
+    texts = [words for words in vars(claim).values() if isinstance(words, str)]
+    assert not [words for words in texts if words != " ".join(words.split())]
 
 
 def test_the_rule_reads_the_tables_of_the_claims_whatever_figure_reads_them() -> None:
     assert claim_tables() == sorted({table for claim in CLAIMS.values() for table in claim.tables})
 
 
-def test_there_are_reasons_for_the_claims_and_no_others() -> None:
-    assert set(REASONS) == set(CLAIMS)
+def test_a_claim_lacks_none_of_its_words() -> None:
+    with pytest.raises(TypeError, match="'why'"):
+        claim("N99", place="x", statement="x", rule="x", statistic="x", tables=())(lambda _: [])
+
+
+def test_every_chapter_is_in_the_ledger() -> None:
+    folder = Path(ledger.__file__).parent
+    files = {f"{file.parent.name}.{file.stem}" for file in folder.glob("*/[a-z]*.py")}
+    assert {m.__name__.removeprefix("sigprop.claims.") for m in ledger.CHAPTERS} == files
+    assert len(CLAIMS) == sum(len(claims_of(chapter)) for chapter in ledger.CHAPTERS)
 
 
 def test_what_did_not_reproduce_is_explained() -> None:
     """Of the verdicts that the front page counts."""
     shown = json.loads((ROOT / "docs" / "verdicts.json").read_text(encoding="utf-8"))["verdicts"]
     open_or_not = {n for n, v in shown.items() if v in ("not reproduced", "inconclusive")}
-    assert all(len(REASONS[name].if_not) > 60 for name in open_or_not), sorted(open_or_not)
+    assert all(len(CLAIMS[name].if_not) > 60 for name in open_or_not), sorted(open_or_not)
 
 
 # ---------------------------------------------------------------- each claim
@@ -791,7 +796,7 @@ def test_verdicts_are_written_with_their_inputs(data: Path, tmp_path: Path) -> N
     assert [part["verdict"] for part in record["parts"]] == ["reproduced", "reproduced"]
     assert [part["least"] for part in record["parts"]] == [0.7, 0.98]
     assert (record["paper"], record["seeds"]) == ("noci2022", [5])
-    assert record["why"] == REASONS["N14"].why and record["explanation"] == ""
+    assert record["why"] == CLAIMS["N14"].why and record["explanation"] == ""
     page = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert "1 reproduced, 0 not reproduced, 0 inconclusive, 0 not run" in page
     assert "## N14: reproduced" in page and CLAIMS["N14"].rule in page
@@ -839,7 +844,7 @@ def test_a_list_has_one_line_a_claim(data: Path, capsys) -> None:
 def test_an_explanation_says_what_would_change_the_verdict(data: Path, capsys) -> None:
     command(data, evaluate=False, explain=True)
     out = capsys.readouterr().out
-    assert CLAIMS["N14"].rule in out and REASONS["N14"].why in out
+    assert CLAIMS["N14"].rule in out and CLAIMS["N14"].why in out
     assert "laptop preset: reproduced" in out
     assert out.count("it holds until the interval crosses") == 2 and "crosses 0.98" in out
 
@@ -871,11 +876,11 @@ def test_how_far_a_number_is_from_another_verdict(part: Part, words: str) -> Non
 
 
 def test_only_open_and_failed_claims_are_explained() -> None:
-    known = next(name for name, reason in REASONS.items() if reason.if_not)
+    known = next(name for name, claim in CLAIMS.items() if claim.if_not)
     for verdict, shown in (("not reproduced", True), ("inconclusive", True), ("reproduced", False)):
         record = Record(CLAIMS[known], verdict, [], "")
-        assert ledger.explanation(record) == (REASONS[known].if_not if shown else "")
-        assert (REASONS[known].if_not in markdown([record], "laptop")) is shown
+        assert ledger.explanation(record) == (CLAIMS[known].if_not if shown else "")
+        assert (CLAIMS[known].if_not in markdown([record], "laptop")) is shown
 
 
 def test_simulation_and_theory_are_read_together(data: Path) -> None:

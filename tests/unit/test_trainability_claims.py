@@ -7,10 +7,11 @@ import pytest
 from scipy import stats
 
 from sigprop.analysis import trainability as fit
-from sigprop.claims.cowsik2024_trainability import CLAIMS
+from sigprop.claims.claim import claims_of
+from sigprop.claims.cowsik2024 import trainability
 from sigprop.claims.ledger import evaluate
 
-BY_ID = {claim.id: claim for claim in CLAIMS}
+BY_ID = {claim.id: claim for claim in claims_of(trainability)}
 
 
 @pytest.mark.parametrize("name", made_up_trainability.HOLDS)

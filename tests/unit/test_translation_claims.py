@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sigprop.claims.claim import claims_of
 from sigprop.claims.ledger import evaluate
-from sigprop.claims.noci2022_translation import CLAIMS, interval
+from sigprop.claims.noci2022 import translation
+from sigprop.claims.noci2022.translation import interval
 
-BY_ID = {claim.id: claim for claim in CLAIMS}
+BY_ID = {claim.id: claim for claim in claims_of(translation)}
 Make = Callable[[None], made_up.Tables]
 
 

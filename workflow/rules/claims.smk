@@ -28,6 +28,7 @@ rule claims:
         code=code_of("sigprop.claims.ledger"),
         schemes=schemes_of(*claim_tables()),
         preset=CONFIG.preset,
+        figures={figure.id: figure.claim_ids for figure in FIGURES},
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
         # Snakemake deletes the outputs of a job that fails; a strict one leaves its verdicts here.

@@ -14,21 +14,15 @@ from sigprop.analysis.files import markdown as markdown_table
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import sha256, write_json, write_text
 from sigprop.artifacts.tables import read_sidecar, read_table
-from sigprop.claims import (
-    cowsik2024_geometry,
-    cowsik2024_phases,
-    cowsik2024_trainability,
-    noci2022,
-    noci2022_depth,
-    noci2022_gradients,
-    noci2022_training,
-    noci2022_translation,
-)
-from sigprop.claims.claim import Claim, Tables
+from sigprop.claims.claim import Claim, Tables, claims_of
+from sigprop.claims.cowsik2024 import geometry, phases, trainability
 from sigprop.claims.explain import distance
+from sigprop.claims.noci2022 import depth, forward, gradients, training, translation
 from sigprop.claims.rules import Part, Verdict, together
 from sigprop.experiments.config import parts
 from sigprop.experiments.settings import PRESETS
+
+CHAPTERS = (forward, gradients, depth, training, translation, geometry, phases, trainability)
 
 
 @dataclass(frozen=True)
@@ -43,20 +37,9 @@ class Record:
 
 def all_claims() -> dict[str, Claim]:
     """Every claim by id."""
-    claims = (
-        *noci2022.CLAIMS,
-        *noci2022_gradients.CLAIMS,
-        *noci2022_depth.CLAIMS,
-        *noci2022_training.CLAIMS,
-        *noci2022_translation.CLAIMS,
-        *cowsik2024_geometry.CLAIMS,
-        *cowsik2024_phases.CLAIMS,
-        *cowsik2024_trainability.CLAIMS,
-    )
-    return {
-        claim.id: claim
-        for claim in sorted(claims, key=lambda claim: (claim.id[0] != "N", claim.id))
-    }
+    claims = [claim for chapter in CHAPTERS for claim in claims_of(chapter)]
+    claims.sort(key=lambda claim: (claim.id[0] != "N", claim.id))
+    return {claim.id: claim for claim in claims}
 
 
 def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
@@ -72,7 +55,7 @@ def evaluate(claim: Claim, tables: Tables, preset: str) -> Record:
                 reason = f"its rule asks for {column} = {wanted:g}; {table} has {shown}"
                 return Record(claim, "not run", [], reason)
     try:
-        checked = claim.check(tables)
+        checked = list(claim.check(tables))
     except ValueError as error:
         # Settings of the user's own may leave out a case that the rule reads.
         return Record(claim, "not run", [], f"the tables lack what the rule reads ({error})")
@@ -159,9 +142,9 @@ def _rule_text(claim: Claim) -> str:
     return (
         f"{claim.id}  {claim.statement}\n"
         f"     where:     {claim.place}; {', '.join(claim.figures)}\n"
-        f"     statistic: {claim.reason.statistic}\n"
+        f"     statistic: {claim.statistic}\n"
         f"     rule:      {claim.rule}\n"
-        f"     because:   {claim.reason.why}\n"
+        f"     because:   {claim.why}\n"
         f"     needs:     {claim.smallest_preset} preset or above; tables {', '.join(claim.tables)}"
     )
 
@@ -194,7 +177,7 @@ def _explained(record: Record, preset: str) -> str:
 def explanation(record: Record) -> str:
     """What is known about a claim that is not reproduced or undecided; empty for others."""
     open_or_not = record.verdict in ("not reproduced", "inconclusive")
-    return record.claim.reason.if_not if open_or_not else ""
+    return record.claim.if_not if open_or_not else ""
 
 
 def _input(path: str) -> dict[str, Any]:
@@ -206,13 +189,12 @@ def _as_json(
     record: Record, preset: str, made_from: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     claim = asdict(record.claim)
-    del claim["check"]
+    del claim["check"], claim["if_not"]
     checked = [{key: _plain(value) for key, value in asdict(p).items()} for p in record.parts]
     inputs = {p: made_from[p] for name in record.claim.tables for p in parts(name)}
     return claim | {
         "paper": record.claim.paper,
-        "statistic": record.claim.reason.statistic,
-        "why": record.claim.reason.why,
+        "figures": record.claim.figures,
         "preset": preset,
         "verdict": record.verdict,
         "reason": record.reason,
@@ -248,11 +230,11 @@ def markdown(records: list[Record], preset: str) -> str:
             "",
             f"{claim.statement} ({claim.place}; {', '.join(claim.figures)})",
             "",
-            f"Statistic: {claim.reason.statistic}.",
+            f"Statistic: {claim.statistic}.",
             "",
             f"Rule: {claim.rule}",
             "",
-            f"Because: {claim.reason.why}",
+            f"Because: {claim.why}",
             "",
         ]
         if explanation(record):

@@ -1,11 +1,14 @@
 """Decision rules. Each turns numbers with their uncertainty into one of three verdicts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+
+from sigprop.analysis.stats import LEVEL, Array, bootstrap_mean
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 # A number beside a claim's own, such as a control: shown, and decides nothing.
@@ -31,7 +34,7 @@ class Part:
     most: float | None = None
 
 
-def together(parts: list[Part]) -> Verdict:
+def together(parts: Iterable[Part]) -> Verdict:
     """All reproduced: reproduced. Any not: not reproduced. Otherwise inconclusive.
 
     Parts that are only reported do not count.
@@ -44,6 +47,25 @@ def together(parts: list[Part]) -> Verdict:
     return "inconclusive" if "inconclusive" in verdicts else "reproduced"
 
 
+def percentiles(samples: ArrayLike) -> tuple[float, float]:
+    """The 95 % interval of bootstrap samples, (draws,)."""
+    found = np.asarray(samples, dtype=np.float64)
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def mean_interval(values: Array) -> tuple[float, float, float]:
+    """Mean of (n,) values with the ends of its 95 % bootstrap interval."""
+    mean, low, high = bootstrap_mean(values)
+    return float(mean), float(low), float(high)
+
+
+def mean_error(values: ArrayLike) -> tuple[float, float]:
+    """Mean of (n,) samples and its standard error."""
+    sample = np.asarray(values, dtype=np.float64)
+    return sample.mean(), sample.std(ddof=1) / np.sqrt(len(sample))
+
+
 def z_test(
     what: str, values: ArrayLike, theory: float, *, limit: float = 3.5, precision: float = 0.01
 ) -> Part:
@@ -53,9 +75,7 @@ def z_test(
     `precision` of theory; not reproduced beyond the limit; inconclusive when it is too noisy.
     The value is mean / theory, its interval mean +- 1.96 standard errors.
     """
-    sample = np.asarray(values, dtype=np.float64)
-    mean = sample.mean()
-    error = sample.std(ddof=1) / np.sqrt(len(sample))
+    mean, error = mean_error(values)
     score = abs(mean - theory) / error
     verdict: Verdict = "inconclusive"  # also when a value is NaN
     if score > limit:
@@ -64,7 +84,7 @@ def z_test(
         verdict = "reproduced"
     ratio, half = mean / theory, 1.96 * error / abs(theory)
     asked = f"ratio to theory 1, |z| <= {limit:g} (z = {score:.2f}), SE <= {precision:.0%}"
-    return Part(what, ratio, ratio - half, ratio + half, asked, verdict, len(sample))
+    return Part(what, ratio, ratio - half, ratio + half, asked, verdict, np.size(values))
 
 
 def within(
@@ -100,6 +120,23 @@ def at_most(what: str, values: ArrayLike, bound: float) -> Part:
     worst = float(np.max(found))
     verdict: Verdict = "reproduced" if worst <= bound else "not reproduced"
     return Part(what, worst, worst, worst, f"<= {bound:g}", verdict, found.size, most=bound)
+
+
+def decided(what: str, value: float, asked: str, holds: bool, n: int) -> Part:
+    """A number without an interval for which `holds` decides; NaN is undecided."""
+    verdict: Verdict = "reproduced" if holds else "not reproduced"
+    verdict = "inconclusive" if np.isnan(value) else verdict
+    return Part(what, value, value, value, asked, verdict, n)
+
+
+def higher(
+    what: str, value: float, low: float, high: float, bottom: float, top: float, n: int
+) -> Part:
+    """The whole interval above another, `bottom` to `top`; wholly below it: not reproduced."""
+    verdict: Verdict = (
+        "reproduced" if low > top else "not reproduced" if high < bottom else "inconclusive"
+    )
+    return Part(what, value, low, high, f"> {top:.4g}", verdict, n)
 
 
 def sign_test(what: str, differences: ArrayLike, *, level: float = 0.01) -> Part:

@@ -97,9 +97,7 @@ class Results:
             written = read_verdicts(path)
             reason = "not in this record of verdicts; `snakemake claims` brings it up to date"
         records = {
-            claim.id: NOT_RUN
-            | vars(claim)
-            | {"statistic": claim.reason.statistic, "why": claim.reason.why, "reason": reason}
+            claim.id: NOT_RUN | vars(claim) | {"figures": claim.figures, "reason": reason}
             for claim in all_claims().values()
         }
         for record in written:  # those of older versions lack some of the words
