@@ -16,7 +16,7 @@ def _phases(rows: dict[str, object]) -> pd.DataFrame:
         "n_tokens": np.inf,
         "depth": 0,
         "alpha_attn": 0.5,
-        "alpha_mlp": 0.5,
+        "alpha_ff": 0.5,
         "sigma_w1": 2.0,
         "source": "theory",
     }
@@ -64,7 +64,7 @@ def planes(
                 "q_collapsed": np.ones_like(g),
             }
             for quantity, value in found.items():
-                at = {"grid": grid, "mode": mode, "alpha_attn": alpha, "alpha_mlp": alpha}
+                at = {"grid": grid, "mode": mode, "alpha_attn": alpha, "alpha_ff": alpha}
                 at |= {"sigma_w1": sigma, "quantity": quantity, "value": value}
                 frames.append(_phases(at))
     return {"phases": pd.concat(frames, ignore_index=True)}

@@ -46,7 +46,7 @@ def upside_down(points: pd.DataFrame) -> Any:
 
 def by_strength(points: pd.DataFrame) -> Any:
     """Set by rms alpha and sigma_w, in a way that the exponents do not see."""
-    rms = np.sqrt((points["alpha_attn"] ** 2 + points["alpha_mlp"] ** 2) / 2)
+    rms = np.sqrt((points["alpha_attn"] ** 2 + points["alpha_ff"] ** 2) / 2)
     return np.where((5 * rms).astype(int) % 2 == 0, CHANCE, BEST)
 
 
@@ -57,7 +57,7 @@ def by_alpha(points: pd.DataFrame) -> Any:
 
 def _table(points: pd.DataFrame, loss: Loss, *, mode: str = "conv") -> pd.DataFrame:
     """Rows of one training seed and of theory; `points` has depth, alphas and sigma_w."""
-    lambda_a, lambda_g = exponents(points["alpha_attn"], points["alpha_mlp"], points["sigma_w"])
+    lambda_a, lambda_g = exponents(points["alpha_attn"], points["alpha_ff"], points["sigma_w"])
     exposed = points.assign(l_a=points["depth"] * lambda_a, l_g=points["depth"] * lambda_g)
     trained = {
         "test_loss": loss(exposed),
@@ -85,7 +85,7 @@ def _table(points: pd.DataFrame, loss: Loss, *, mode: str = "conv") -> pd.DataFr
 def _hypercube(n: int) -> pd.DataFrame:
     u = np.random.default_rng(3).random((n, 3))
     low, high = np.array([0.05, 0.05, 0.6]), np.array([0.9, 0.9, 4.0])
-    points = pd.DataFrame(low + u * (high - low), columns=["alpha_attn", "alpha_mlp", "sigma_w"])
+    points = pd.DataFrame(low + u * (high - low), columns=["alpha_attn", "alpha_ff", "sigma_w"])
     return points.assign(depth=DEPTH, config=np.arange(n))
 
 
@@ -93,7 +93,7 @@ def _edge(n: int = 8) -> pd.DataFrame:
     """n configurations with L |lambda_a| < 3 on each side of L lambda_g = 7."""
     many = _hypercube(20_000)
     l_a, l_g = (
-        DEPTH * each for each in exponents(many["alpha_attn"], many["alpha_mlp"], many["sigma_w"])
+        DEPTH * each for each in exponents(many["alpha_attn"], many["alpha_ff"], many["sigma_w"])
     )
     near = np.abs(l_a) < 3
     points = pd.concat([many[near & (l_g >= 7)][:n], many[near & (l_g < 7)][:n]])
@@ -102,7 +102,7 @@ def _edge(n: int = 8) -> pd.DataFrame:
 
 def _diagonal(alpha: Any, sigma_w: Any, depth: int) -> pd.DataFrame:
     a, s = (x.reshape(-1) for x in np.meshgrid(alpha, sigma_w, indexing="ij"))
-    points = pd.DataFrame({"alpha_attn": a, "alpha_mlp": a, "sigma_w": s})
+    points = pd.DataFrame({"alpha_attn": a, "alpha_ff": a, "sigma_w": s})
     return points.assign(depth=depth, config=np.arange(len(a)))
 
 

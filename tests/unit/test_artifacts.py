@@ -17,7 +17,7 @@ from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.files import atomic_path, sha256, write_json, write_text
 from sigprop.artifacts.progress import progress
 from sigprop.artifacts.provenance import Clock
-from sigprop.artifacts.seeds import stream, torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.artifacts.tables import read_sidecar, read_table, tidy_schema, write_table
 
 SCHEMA = tidy_schema({"depth": "int64"}, {"cos_mean": "1"}, name="toy")
@@ -108,18 +108,22 @@ def test_sha256_of_a_known_text(tmp_path: Path) -> None:
 
 def test_streams_are_named_and_independent() -> None:
     names = [("a",), ("b",), ("a", "b"), ("ab",)]
-    seeds = {torch_seed(stream(1, *name)) for name in names} | {torch_seed(stream(2, "a"))}
+    seeds = {torch_seed(seed_stream(1, *name)) for name in names} | {
+        torch_seed(seed_stream(2, "a"))
+    }
     assert len(seeds) == 5
-    assert torch_seed(stream(1, "a")) == torch_seed(stream(1, "a"))
+    assert torch_seed(seed_stream(1, "a")) == torch_seed(seed_stream(1, "a"))
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_streams_stay_the_same_from_release_to_release() -> None:
-    assert torch_seed(stream(20220607, "moments", "case")) == 9042428992710686752
+    assert torch_seed(seed_stream(20220607, "moments", "case")) == 9042428992710686752
 
 
 def test_streams_are_uncorrelated() -> None:
-    draws = [np.random.default_rng(stream(7, f"case {k}")).standard_normal(4096) for k in range(20)]
+    draws = [
+        np.random.default_rng(seed_stream(7, f"case {k}")).standard_normal(4096) for k in range(20)
+    ]
     correlation = np.corrcoef(draws)[np.triu_indices(20, 1)]
     # 190 pairs with standard error 1/64 each: 4.5 of them has probability 0.001.
     assert np.abs(correlation).max() < 4.5 / 64

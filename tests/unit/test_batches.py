@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigprop.tasks.translation.batches import Batch, Batches, collate
+from sigprop.tasks.translation.batches import Batches, SentenceBatch, collate
 from sigprop.tasks.translation.pairs import Pairs, Ragged
 from sigprop.tasks.translation.subwords import EOS, PAD
 
@@ -23,7 +23,7 @@ def corpus(n: int = 200, seed: int = 0, longest: int = 30) -> Pairs:
     return Pairs(*sides)
 
 
-def same(a: Batch, b: Batch) -> bool:
+def same(a: SentenceBatch, b: SentenceBatch) -> bool:
     return all(torch.equal(getattr(a, x), getattr(b, x)) for x in a.__dataclass_fields__)
 
 

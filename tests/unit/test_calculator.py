@@ -13,7 +13,7 @@ from sigprop.artifacts.errors import UserError
 from sigprop.cli import main as cli
 from sigprop.cli.exponents import report
 
-SETTING = ["--alpha-attn", "0.5", "--alpha-mlp", "0.5", "--sigma-w", "2.5"]
+SETTING = ["--alpha-attn", "0.5", "--alpha-ff", "0.5", "--sigma-w", "2.5"]
 
 
 def answer(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -22,7 +22,7 @@ def answer(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def by_quadrature(alpha: float, sigma: float) -> tuple[float, float]:
-    """lambda_a and lambda_g in mode conv, tanh, alpha_attn = alpha_mlp, from their definitions."""
+    """lambda_a and lambda_g in mode conv, tanh, alpha_attn = alpha_ff, from their definitions."""
 
     def gauss(f: object) -> float:
         weight = math.sqrt(2 * math.pi)
@@ -42,7 +42,7 @@ def by_quadrature(alpha: float, sigma: float) -> tuple[float, float]:
 def test_exponents_are_those_of_the_definition(
     alpha: float, sigma: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--alpha-attn", str(alpha), "--alpha-mlp", str(alpha), "--sigma-w", str(sigma)]
+    options = ["--alpha-attn", str(alpha), "--alpha-ff", str(alpha), "--sigma-w", str(sigma)]
     found = json.loads(answer(*options, "--json", capsys=capsys))
     angle, gradient = by_quadrature(alpha, sigma)
     assert found["lambda_a"] == pytest.approx(angle, abs=1e-8)
@@ -70,13 +70,13 @@ def test_unit_skips_have_powers_instead_of_rates(capsys: pytest.CaptureFixture[s
 
 
 def test_without_branches_nothing_changes_with_depth(capsys: pytest.CaptureFixture[str]) -> None:
-    text = answer("--alpha-attn", "0", "--alpha-mlp", "0", "--sigma-w", "1", capsys=capsys)
+    text = answer("--alpha-attn", "0", "--alpha-ff", "0", "--sigma-w", "1", capsys=capsys)
     assert "neither grows nor decays" in text
 
 
 def test_the_nearest_critical_setting_is_critical(capsys: pytest.CaptureFixture[str]) -> None:
     """Where the strengths are nearer to their edge than sigma_w, and where there is no edge."""
-    setting = ["--alpha-attn", "0.8", "--alpha-mlp", "0.8", "--sigma-w", "4"]
+    setting = ["--alpha-attn", "0.8", "--alpha-ff", "0.8", "--sigma-w", "4"]
     found = json.loads(answer(*setting, "--json", capsys=capsys))
     assert found["nearest_critical"] == "alpha"
     edge = by_quadrature(0.8 * found["nearest_factor"], 4.0)[0]
@@ -93,7 +93,7 @@ def test_the_nearest_critical_setting_is_critical(capsys: pytest.CaptureFixture[
         (["--sigma-w", "1e-300"], "sigma = 1e-300 is too small for float64: pass sigma >="),
         (["--sigma-a", "30"], "sigma_a = 30 is too large for the quadrature: pass sigma_a <="),
         (["--alpha-attn", "1.5"], "alpha_attn = 1.5 is out of range: pass 0 <= alpha_attn <= 1"),
-        (["--alpha-mlp", "nan"], "alpha_mlp"),
+        (["--alpha-ff", "nan"], "alpha_ff"),
         (["--sigma-w", "0"], "sigma_w1"),
         (["--n-tokens", "1"], "n_tokens = 1"),
         (["--n-tokens", "2.5"], "--n-tokens: 2.5 is not allowed; use a whole number, or inf"),
@@ -111,11 +111,11 @@ def test_bad_settings_are_one_line(changes: list[str], says: str) -> None:
 
 def test_a_missing_sigma_is_named() -> None:
     with pytest.raises(SystemExit, match="--sigma-w1: missing; give --sigma-w"):
-        cli.main(["exponents", "--alpha-attn", "0.5", "--alpha-mlp", "0.5"])
+        cli.main(["exponents", "--alpha-attn", "0.5", "--alpha-ff", "0.5"])
 
 
 def test_as_a_function() -> None:
-    settings = {"alpha_attn": 0.5, "alpha_mlp": 0.5, "sigma_w1": 2.5, "sigma_w2": 1.0}
+    settings = {"alpha_attn": 0.5, "alpha_ff": 0.5, "sigma_w1": 2.5, "sigma_w2": 1.0}
     assert json.loads(report(as_json=True, **settings))["lambda_a"] == pytest.approx(-0.172394)
     with pytest.raises(UserError, match="sigma_w2"):
         report(**settings | {"sigma_w2": -1.0})

@@ -106,7 +106,7 @@ class Network:
         self.m, self.v = draw(a.sigma_a), draw(a.sigma_v)
         self.w1, self.w2 = draw(a.sigma_w1), draw(a.sigma_w2)
         self.skips = (
-            [np.sqrt(1 - x**2) for x in (a.alpha_attn, a.alpha_mlp)] if a.mode == "conv" else [1, 1]
+            [np.sqrt(1 - x**2) for x in (a.alpha_attn, a.alpha_ff)] if a.mode == "conv" else [1, 1]
         )
 
     def forward(self, x):
@@ -120,7 +120,7 @@ class Network:
         y = self.skips[0] * x + a.alpha_attn * self.attn @ self.x @ self.v.T
         self.y, self.y_rms = normalize(y)
         self.pre = self.y @ self.w1.T
-        out = self.skips[1] * y + a.alpha_mlp * PHI[a.activation][0](self.pre) @ self.w2.T
+        out = self.skips[1] * y + a.alpha_ff * PHI[a.activation][0](self.pre) @ self.w2.T
         if a.mode == "renorm":
             self.out, self.out_rms = normalize(out)
             return y, self.out
@@ -131,7 +131,7 @@ class Network:
         if a.mode == "renorm":
             delta = normalize_back(delta, self.out, self.out_rms)
         inner = (delta @ self.w2 * PHI[a.activation][1](self.pre)) @ self.w1
-        delta = self.skips[1] * delta + a.alpha_mlp * normalize_back(inner, self.y, self.y_rms)
+        delta = self.skips[1] * delta + a.alpha_ff * normalize_back(inner, self.y, self.y_rms)
         b = delta @ self.v @ self.x.T  # delta_i . V x_j
         w = self.soft * (b - (self.soft * b).sum(1, keepdims=True))
         inner = self.attn.T @ delta @ self.v
@@ -359,8 +359,8 @@ def test_sigma_reparam_scales():
     ("call", "message"),
     [
         (lambda: tied(1.2, 0.5, 1.0), r"alpha_attn = 1.2 is out of range: pass 0 <= alpha_attn"),
-        (lambda: tied(0.5, [-0.1, 0.5], 1.0), r"alpha_mlp = -0.1 is out of range"),
-        (lambda: tied(0.5, np.nan, 1.0), r"alpha_mlp = nan is not finite"),
+        (lambda: tied(0.5, [-0.1, 0.5], 1.0), r"alpha_ff = -0.1 is out of range"),
+        (lambda: tied(0.5, np.nan, 1.0), r"alpha_ff = nan is not finite"),
         (lambda: tied(0.5, 0.5, 0.0), r"sigma_w1 = 0 is out of range: pass sigma_w1 > 0"),
         (lambda: Architecture(0.5, 0.5, 1.0, -1.0), r"sigma_w2 = -1 is out of range"),
         (lambda: tied(0.5, 0.5, 1.0, sigma_a=-1.0), r"sigma_a = -1 is out of range"),

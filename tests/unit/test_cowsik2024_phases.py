@@ -26,7 +26,7 @@ from sigprop.theory.cowsik2024_phases import (
     angle_factor,
     collapsed_norm,
     critical_alpha,
-    critical_alpha_mlp,
+    critical_alpha_ff,
     critical_sigma_w,
     exponents,
     fixed_points,
@@ -46,7 +46,7 @@ ALPHA = np.array([0.01, 0.1, 0.3, 0.5, 0.7, 0.9])
 # Any setting with constant exponents
 SETTINGS = {
     "alpha_attn": st.floats(0.0, 0.97),
-    "alpha_mlp": st.floats(0.02, 1.0),
+    "alpha_ff": st.floats(0.02, 1.0),
     "sigma_w1": st.floats(0.2, 5.0),
     "sigma_w2": st.floats(0.3, 4.0),
     "sigma_v": st.floats(0.3, 2.0),
@@ -289,17 +289,15 @@ def test_critical_alpha_is_a_zero_of_lambda_a(alpha_attn, ratio, sigma_w, mode):
     a = tied(alpha_attn, min(1.0, ratio * alpha_attn), sigma_w, mode=mode)
     attn, mlp = critical_alpha(a)
     if np.isfinite(attn):
-        root = replace(a, alpha_attn=attn, alpha_mlp=mlp)
+        root = replace(a, alpha_attn=attn, alpha_ff=mlp)
         assert_allclose(lambda_a(root), 0.0, atol=1e-9)
-        assert lambda_a(replace(a, alpha_attn=0.95 * attn, alpha_mlp=0.95 * mlp)) > 0.0
-        assert_allclose(critical_alpha_mlp(root), mlp, rtol=1e-6)
+        assert lambda_a(replace(a, alpha_attn=0.95 * attn, alpha_ff=0.95 * mlp)) > 0.0
+        assert_allclose(critical_alpha_ff(root), mlp, rtol=1e-6)
         assert_allclose(critical_sigma_w(root), sigma_w, rtol=1e-7)
     else:
-        largest = 1.0 / np.maximum(a.alpha_attn, a.alpha_mlp)
+        largest = 1.0 / np.maximum(a.alpha_attn, a.alpha_ff)
         scale = np.linspace(0.01, 0.999, 50) * largest
-        values = lambda_a(
-            replace(a, alpha_attn=scale * a.alpha_attn, alpha_mlp=scale * a.alpha_mlp)
-        )
+        values = lambda_a(replace(a, alpha_attn=scale * a.alpha_attn, alpha_ff=scale * a.alpha_ff))
         assert (values > 0.0).all() or (values < 0.0).all()
 
 
@@ -309,8 +307,8 @@ def test_small_alpha_critical_line():
     a = tied(alpha, alpha, critical_sigma_w(tied(alpha, alpha, 1.0)))
     t = terms(a)
     assert_allclose(t.m * (t.g - t.b) / t.s - 1.0, 1.0 / (1.0 - alpha**2) - 1.0, rtol=1e-9)
-    exact = critical_alpha_mlp(a)
-    leading = critical_alpha_mlp(a, order="leading")
+    exact = critical_alpha_ff(a)
+    leading = critical_alpha_ff(a, order="leading")
     assert_allclose(exact, alpha, rtol=1e-9)
     assert_allclose(leading, alpha * np.sqrt(1.0 - alpha**2), rtol=1e-9)
     unit = critical_sigma_w(replace(a, mode="unit"))
@@ -486,7 +484,7 @@ def test_report_of_the_other_phases():
     [
         (lambda: lambda_a(tied(0.5, 0.5, 1.0, mode="unit")), r"mode = 'unit' has power laws"),
         (lambda: power_exponents(tied(0.5, 0.5, 1.0)), r"mode = 'conv' has exponents per block"),
-        (lambda: power_exponents(tied(0.0, 0.0, 1.0, mode="unit")), r"alpha_attn = alpha_mlp = 0"),
+        (lambda: power_exponents(tied(0.0, 0.0, 1.0, mode="unit")), r"alpha_attn = alpha_ff = 0"),
         (
             lambda: critical_sigma_w(tied(0.5, 0.5, 1.0), bracket=(2.0, 4.0)),
             r"bracket = \(2, 4\) holds no critical sigma_w .* pass a bracket with a sign change",
@@ -497,7 +495,7 @@ def test_report_of_the_other_phases():
             r"bracket = 0 is out of range: pass bracket > 0",
         ),
         (lambda: critical_sigma_w(tied(0.5, 0.5, 1.0), missing="skip"), r"missing = 'skip'"),
-        (lambda: critical_alpha_mlp(tied(0.5, 0.5, 1.0), order="all"), r"order = 'all' is unknown"),
+        (lambda: critical_alpha_ff(tied(0.5, 0.5, 1.0), order="all"), r"order = 'all' is unknown"),
         (lambda: trainable_alpha(tied(0.0, 0.0, 1.0), 10), r"has no direction to scale"),
         (lambda: trainable_alpha(tied(0.5, 0.5, 1.0), 0), r"depth = 0 is out of range"),
         (lambda: trainable_depth(tied(0.5, 0.5, 1.0), budget=0.0), r"budget = 0 is out of range"),

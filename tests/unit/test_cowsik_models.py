@@ -171,12 +171,12 @@ def test_strengths_may_fall_with_depth() -> None:
         ({"sigma_a": 0.0}, "sigma_a must be positive, got 0.0"),
         ({"sigma_w2": math.nan}, "sigma_w2 must be positive, got nan"),
         ({"alpha_attn": 1.5}, "alpha_attn must stay in [0, 1]"),
-        ({"alpha_mlp": -0.1}, "alpha_ff must stay in [0, 1]"),
+        ({"alpha_ff": -0.1}, "alpha_ff must stay in [0, 1]"),
     ],
 )
 def test_bad_settings(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        cowsik_scheme(**{"alpha_attn": 0.5, "alpha_mlp": 0.5} | change)
+        cowsik_scheme(**{"alpha_attn": 0.5, "alpha_ff": 0.5} | change)
 
 
 def test_bad_scheme_fields() -> None:

@@ -73,9 +73,9 @@ def test_points_cross_and_ties_follow() -> None:
     assert [(p.alpha_attn, p.sigma_w1) for p in batch.points] == [
         (a / 2, w) for a in (0.2, 0.4) for w in (1.0, 2.0, 3.0)
     ]
-    assert all(p.alpha_mlp == p.alpha_attn and p.sigma_w2 == p.sigma_w1 for p in batch.points)
-    (batch,) = settings(alpha_mlp=0.0, sigma_w2=[1.0, 2.0]).batches()
-    assert [(p.alpha_attn, p.alpha_mlp, p.sigma_w2) for p in batch.points] == [
+    assert all(p.alpha_ff == p.alpha_attn and p.sigma_w2 == p.sigma_w1 for p in batch.points)
+    (batch,) = settings(alpha_ff=0.0, sigma_w2=[1.0, 2.0]).batches()
+    assert [(p.alpha_attn, p.alpha_ff, p.sigma_w2) for p in batch.points] == [
         (0.5, 0.0, 1.0),
         (0.5, 0.0, 2.0),
     ]
@@ -104,7 +104,7 @@ def test_one_row_for_each_network_layer_and_quantity(shared: bool, more: dict) -
     np.testing.assert_allclose(values(start, quantity="q"), 1.0, rtol=1e-5)
     np.testing.assert_allclose(values(start, quantity="p"), 0.0, atol=1e-6)
     last = table[table["layer"] == 3]
-    if more:  # the read-out itself, |R_i|^2 of 24 unit normals and 4 tokens
+    if more:  # the readout itself, |R_i|^2 of 24 unit normals and 4 tokens
         assert np.abs(values(last, quantity="g") - 24).max() < 24 * 6 * np.sqrt(2 / 96)
 
 
@@ -172,25 +172,25 @@ def test_stationary_variance_is_the_theorys(mode: str, activation: str) -> None:
         activation=activation,
         q="stationary",
         alpha_attn=[0.2, 0.7],
-        alpha_mlp=[0.0, 0.5],
+        alpha_ff=[0.0, 0.5],
         sigma_v=1.3,
         sigma_w2=0.7,
     ).batches()
     p = batch.columns()
     sigmas = (p["sigma_w1"], p["sigma_w2"], p["sigma_a"], p["sigma_v"])
-    model = Architecture(p["alpha_attn"], p["alpha_mlp"], *sigmas, activation=activation, mode=mode)
+    model = Architecture(p["alpha_attn"], p["alpha_ff"], *sigmas, activation=activation, mode=mode)
     np.testing.assert_allclose(start_variances(batch), collapsed_norm(model), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "both", [{"alpha_attn": [0.0, 0.5]}, {"alpha_attn": [0.0, 0.5], "alpha_mlp": [0.3, 0.0]}]
+    "both", [{"alpha_attn": [0.0, 0.5]}, {"alpha_attn": [0.0, 0.5], "alpha_ff": [0.3, 0.0]}]
 )
 def test_no_stationary_variance_without_branches(both: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="q=stationary does not exist with alpha_attn=0") as caught:
         settings(q="stationary", **both)
     assert "\n" not in str(caught.value)
     settings(q="stationary", mode="renorm", **both)  # every variance is 1 there
-    settings(q="stationary", alpha_attn=[0.0, 0.5], alpha_mlp=0.3)
+    settings(q="stationary", alpha_attn=[0.0, 0.5], alpha_ff=0.3)
 
 
 def test_equal_tokens_do_not_see_the_logit_scale() -> None:
@@ -232,7 +232,7 @@ def test_theory_meets_simulation(mode: str, readout: str) -> None:
 def test_theory_has_the_factors_of_the_simulation() -> None:
     change = {"alpha_attn": [0.2, 0.5], "depth_power": 0.5, "rho": [0.0, 0.9]} | GRADIENT
     theory = geometry_theory.run(settings(**change), CONTEXT)
-    factors = ["grid", "alpha_attn", "alpha_mlp", "sigma_w1", "q0", "rho0", "depth_power", "layer"]
+    factors = ["grid", "alpha_attn", "alpha_ff", "sigma_w1", "q0", "rho0", "depth_power", "layer"]
     both = [
         table[table["quantity"] == "q"][factors].drop_duplicates().sort_values(factors)
         for table in (run(**change), theory)
@@ -255,7 +255,7 @@ def test_what_the_theory_does_not_reach_is_named_to_its_grid(change: dict, says:
 
 def test_exponents_of_the_theory_table() -> None:
     """Attention only: lambda_a = log(1 - alpha^2) and lambda_g = 0. Mode unit has no exponents."""
-    theory = geometry_theory.run(settings(alpha_attn=0.6, alpha_mlp=0.0), CONTEXT)
+    theory = geometry_theory.run(settings(alpha_attn=0.6, alpha_ff=0.0), CONTEXT)
     assert values(theory, quantity="lambda_a") == pytest.approx([np.log(1 - 0.36)])
     assert values(theory, quantity="lambda_g") == pytest.approx([0.0], abs=1e-12)
     unit = geometry_theory.run(settings(mode="unit"), CONTEXT)

@@ -211,7 +211,7 @@ def observe(
 ) -> dict[str, np.ndarray]:
     """ln of every norm at every layer, and of ratios, which see how the norms go together.
 
-    The networks share one input, and each has a read-out of its own.
+    The networks share one input, and each has a readout of its own.
     """
     scheme, config = case
     x = tokens(1, config.n_tokens, config.d_model, seed=20).expand(n_networks, -1, -1)

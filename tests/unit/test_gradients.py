@@ -284,7 +284,7 @@ CASES = {
 def observe(
     sampler: GradientSampler, scheme: Scheme, config: EncoderConfig, n_networks: int
 ) -> dict[str, np.ndarray]:
-    """ln of every norm of every layer; networks share the input and one read-out."""
+    """ln of every norm of every layer; networks share the input and one readout."""
     n, d = config.n_tokens, config.d_model
     x, readout = (normal(1, n, d, seed=s).expand(n_networks, n, d) for s in (20, 21))
     found = gradient_norms(x, config, scheme, sampler, readout=readout, local=True)

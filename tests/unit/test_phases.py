@@ -41,14 +41,14 @@ SETTINGS: dict[str, Any] = {
         },
         "strengths": {
             "alpha_attn": [0.0, 0.3],
-            "alpha_mlp": [0.2, 0.4, 0.9],
+            "alpha_ff": [0.2, 0.4, 0.9],
             "sigma_w": [1.3, 2.5],
             "quantities": "lambda_a",
         },
     },
     "lines": {
         "sigma_c": {"mode": ["conv", "renorm"], "read_out": ["tied", "unit"], "alpha": [0.1, 0.5]},
-        "alpha_mlp_c": {"sigma_w": [1.3, 2.5], "alpha": [0.0, 0.1, 0.9]},
+        "alpha_ff_c": {"sigma_w": [1.3, 2.5], "alpha": [0.0, 0.1, 0.9]},
     },
     "trainable": {"alpha_max": {"sigma_w": [1.2, 3.0], "depth": [64, 512]}},
     "fixed_points": {
@@ -74,16 +74,16 @@ def _moments(sigma: float) -> tuple[float, float]:
     return float(weight @ phi**2), float(weight @ (1 - phi**2) ** 2)
 
 
-def _exponents(alpha_attn: float, alpha_mlp: float, sigma: float, mode: str) -> tuple[float, float]:
+def _exponents(alpha_attn: float, alpha_ff: float, sigma: float, mode: str) -> tuple[float, float]:
     """(lambda_a, lambda_g) from the block's update of q and q - p near rho = 1, step by step."""
-    keep_a, keep_m = (1 - alpha_attn**2, 1 - alpha_mlp**2) if mode == "conv" else (1.0, 1.0)
+    keep_a, keep_m = (1 - alpha_attn**2, 1 - alpha_ff**2) if mode == "conv" else (1.0, 1.0)
     v2, d2 = _moments(sigma)
     q = 1.0
     for _ in range(20000 if mode == "conv" else 1):
         q1 = keep_a * q + alpha_attn**2
-        out = keep_m * q1 + alpha_mlp**2 * sigma**2 * v2
+        out = keep_m * q1 + alpha_ff**2 * sigma**2 * v2
         q = out if mode == "conv" else 1.0
-    slope = keep_m + alpha_mlp**2 * sigma**4 * d2 / q1
+    slope = keep_m + alpha_ff**2 * sigma**4 * d2 / q1
     scale = out if mode == "renorm" else 1.0
     angle = np.log(keep_a * slope * q / out)
     gradient = np.log((keep_a + alpha_attn**2 / q) * slope / scale)
@@ -161,8 +161,8 @@ def test_critical_lines(table: pd.DataFrame) -> None:
         np.testing.assert_allclose(leading, 1.7958, atol=1e-4)
     unit = choose(table, grid="sigma_c", mode="conv", read_out="unit")
     np.testing.assert_allclose(phases.line(unit, "sigma_c", "alpha_attn")[1][1], 4.0653, atol=1e-4)
-    # alpha_mlp at the edge: none above 1, and no row at alpha_attn = 0, where every one would do
-    edge = choose(table, quantity="alpha_mlp_c", sigma_w1=2.5)
+    # alpha_ff at the edge: none above 1, and no row at alpha_attn = 0, where every one would do
+    edge = choose(table, quantity="alpha_ff_c", sigma_w1=2.5)
     assert list(edge["alpha_attn"]) == [0.1]
     assert _exponents(0.1, edge["value"].item(), 2.5, "conv")[0] == pytest.approx(0, abs=1e-9)
 

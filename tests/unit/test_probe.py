@@ -186,7 +186,7 @@ def test_padding_enters_no_number() -> None:
     whole = probe(model, x[:1], attention=True)
     for name, values in whole.attention.items():
         torch.testing.assert_close(found.attention[name][:, :1], values)
-    r = normal(2, 6, 8, seed=1)  # the read-out of the last layer is its own gradient
+    r = normal(2, 6, 8, seed=1)  # the readout of the last layer is its own gradient
     expected = torch.stack([r[0].square().sum() / 48, r[1, :4].square().sum() / 32])
     torch.testing.assert_close(found.stream["grad_x"][-1], expected)
 

@@ -91,7 +91,7 @@ def test_the_number_of_runs_is_that_of_what_is_trained() -> None:
     for changes in ({}, {"ensemble": 1}, {"ensemble": 100}, {"r": 0.5, "depth": 3}):
         one: ReversalSettings = parse(ReversalSettings, REVERSAL | changes)
         assert one.n_runs == len([*_ensembles(one)])
-    edge = {"n_points": 3, "design_seed": 1, "alpha_attn": [0.05, 0.9], "alpha_mlp": [0.05, 0.9],
+    edge = {"n_points": 3, "design_seed": 1, "alpha_attn": [0.05, 0.9], "alpha_ff": [0.05, 0.9],
             "sigma_w": [0.6, 4.0]}  # fmt: skip
     for design in (
         {},

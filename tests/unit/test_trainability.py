@@ -16,8 +16,8 @@ from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
 from sigprop.experiments.trainability import simulation as trainability
 from sigprop.experiments.trainability import theory as trainability_theory
-from sigprop.experiments.trainability.settings import Point, TrainabilitySettings
-from sigprop.tasks.histogram import N_CLASSES, Batch, histogram_batch
+from sigprop.experiments.trainability.settings import Configuration, TrainabilitySettings
+from sigprop.tasks.histogram import N_CLASSES, HistogramBatch, histogram_batch
 from sigprop.theory.cowsik2024 import tied
 from sigprop.theory.cowsik2024_phases import exponents
 from sigprop.training.checkpoints import Checkpoints
@@ -28,7 +28,7 @@ LHS: dict[str, Any] = {
     "n_points": 5,
     "design_seed": 1,
     "alpha_attn": [0.05, 0.9],
-    "alpha_mlp": [0.05, 0.9],
+    "alpha_ff": [0.05, 0.9],
     "sigma_w": [0.6, 4.0],
     "sigma_v": [0.5, 2.0],
     "sigma_a": [0.5, 3.0],
@@ -125,7 +125,7 @@ def test_configurations_share_all_random_numbers() -> None:
 
 
 def plain_forward(
-    mode: str, point: Point, w: dict[str, torch.Tensor], x: torch.Tensor
+    mode: str, point: Configuration, w: dict[str, torch.Tensor], x: torch.Tensor
 ) -> torch.Tensor:
     """The last LN of one network by the formulas, x (B, n, d); w by family, (L, d, d)."""
 
@@ -136,12 +136,12 @@ def plain_forward(
     d = x.shape[-1]
     skip = [1.0, 1.0]
     if mode == "conv":
-        skip = [math.sqrt(1 - point.alpha_attn**2), math.sqrt(1 - point.alpha_mlp**2)]
+        skip = [math.sqrt(1 - point.alpha_attn**2), math.sqrt(1 - point.alpha_ff**2)]
     for q, k, v, w1, w2 in zip(w["q"], w["k"], w["v"], w["ff1"], w["ff2"], strict=True):
         z = norm(x)
         a = torch.softmax((z @ q) @ (z @ k).mT / math.sqrt(d), -1)
         y = skip[0] * x + point.alpha_attn * (a @ (z @ v))
-        x = skip[1] * y + point.alpha_mlp * (torch.tanh(norm(y) @ w1) @ w2)
+        x = skip[1] * y + point.alpha_ff * (torch.tanh(norm(y) @ w1) @ w2)
         x = norm(x) if mode == "renorm" else x
     return norm(x)
 
@@ -176,7 +176,7 @@ def test_counted_symbols_are_the_tokens_written_out(mode: str, n_symbols: int) -
     group = next(chosen.groups())
     model = trainability._model(group, chosen, Context("t", 1)).double()
     batch = histogram_batch(torch.Generator().manual_seed(3), 4, 5, n_symbols)
-    written = Batch(*(part.expand(5, -1, -1) for part in batch))
+    written = HistogramBatch(*(part.expand(5, -1, -1) for part in batch))
     once = trainability.counted(batch, n_symbols, 5, "cpu")
     assert once.tokens.shape == (5, 4, min(n_symbols, 5)) and bool((once.counts.sum(-1) == 5).all())
     found: list[list[torch.Tensor]] = []
@@ -194,7 +194,7 @@ def test_counted_symbols_are_the_tokens_written_out(mode: str, n_symbols: int) -
 def test_a_loss_that_is_no_number_is_recorded_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Member 1 loses its read-out to NaN; the others train as if it were not there."""
+    """Member 1 loses its readout to NaN; the others train as if it were not there."""
     grid = {"alpha": [0.3, 0.4, 0.5], "sigma_w": 1.5}
     fine = make(lhs=None, grid=grid, depth=2, n_seeds=1)
     model = trainability._model
@@ -223,7 +223,7 @@ def test_theory_agrees_with_the_calculator() -> None:
         report = exponents(
             tied(
                 point.alpha_attn,
-                point.alpha_mlp,
+                point.alpha_ff,
                 point.sigma_w,
                 sigma_a=point.sigma_a,
                 sigma_v=point.sigma_v,
@@ -241,7 +241,7 @@ def test_theory_agrees_with_the_calculator() -> None:
 
 def test_the_hypercube_is_one_and_comes_from_its_own_seed() -> None:
     points = settings(lhs=LHS | {"n_points": 20}).points(3)
-    for name in ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a"):
+    for name in ("alpha_attn", "alpha_ff", "sigma_w", "sigma_v", "sigma_a"):
         low, high = LHS[name]
         cells = [int((getattr(p, name) - low) / (high - low) * 20) for p in points]
         assert sorted(cells) == list(range(20))
@@ -254,7 +254,7 @@ def test_the_grid_scales_with_depth() -> None:
     grid = {"alpha": [0.8, 1.6], "depth_power": 0.5, "sigma_w": [1.2, 3.0]}
     chosen = settings(lhs=None, grid=grid, depth=[4, 16])
     assert [p.alpha_attn for p in chosen.points(4)] == pytest.approx([0.4, 0.4, 0.8, 0.8])
-    assert [p.alpha_mlp for p in chosen.points(16)] == pytest.approx([0.2, 0.2, 0.4, 0.4])
+    assert [p.alpha_ff for p in chosen.points(16)] == pytest.approx([0.2, 0.2, 0.4, 0.4])
     assert [p.sigma_w for p in chosen.points(4)] == [1.2, 3.0, 1.2, 3.0]
 
 
@@ -292,7 +292,7 @@ def test_a_killed_table_resumes_to_the_same_bits(
             "grid.alpha reaches 1.41421 at depth 2; at most 1",
         ),
         ({"lhs": LHS | {"sigma_w": [2.0, 1.0]}}, r"sigma_w=\[2, 1\] is empty; give low < high"),
-        ({"lhs": LHS | {"alpha_mlp": [0.1, 1.5]}}, "lhs.alpha_mlp.*1.5 is not allowed"),
+        ({"lhs": LHS | {"alpha_ff": [0.1, 1.5]}}, "lhs.alpha_ff.*1.5 is not allowed"),
         ({"mode": "convv"}, "mode.*'convv' is not allowed"),
         ({"training": TRAINING | {"milestones": [1.5]}}, "milestones.*1.5 is not allowed"),
         ({"training": TRAINING | {"stepz": 3}}, "training.stepz: unknown key; did you m"),

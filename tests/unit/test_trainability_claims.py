@@ -171,7 +171,7 @@ def test_configurations_have_features() -> None:
     table = made_up_trainability.trainability()["train_lhs"]
     points = fit.configurations(table, mode="conv", depth=16)
     lambda_a, lambda_g = made_up_trainability.exponents(
-        points["alpha_attn"], points["alpha_mlp"], points["sigma_w"]
+        points["alpha_attn"], points["alpha_ff"], points["sigma_w"]
     )
     np.testing.assert_allclose(points["l_a"], np.clip(16 * lambda_a, -30, 30))
     np.testing.assert_allclose(points["l_g"], 16 * lambda_g)

@@ -13,7 +13,7 @@ from sigprop.experiments.frames import schema
 from sigprop.experiments.settings import parse
 from sigprop.experiments.trainability import simulation, theory
 from sigprop.experiments.trainability.design import near_the_edge
-from sigprop.experiments.trainability.settings import Point, TrainabilitySettings
+from sigprop.experiments.trainability.settings import Configuration, TrainabilitySettings
 from sigprop.theory.cowsik2024 import tied
 from sigprop.theory.cowsik2024_phases import lambda_a, lambda_g
 
@@ -21,7 +21,7 @@ EDGE: dict[str, Any] = {
     "n_points": 3,
     "design_seed": 1,
     "alpha_attn": [0.05, 0.9],
-    "alpha_mlp": [0.05, 0.9],
+    "alpha_ff": [0.05, 0.9],
     "sigma_w": [0.6, 4.0],
 }
 BASE: dict[str, Any] = {
@@ -41,7 +41,7 @@ def settings(**changes: Any) -> TrainabilitySettings:
     return parse(TrainabilitySettings, BASE | changes)
 
 
-def points_of(of: TrainabilitySettings, depth: int) -> list[Point]:
+def points_of(of: TrainabilitySettings, depth: int) -> list[Configuration]:
     assert of.edge is not None
     return near_the_edge(of.edge, depth)
 
@@ -59,7 +59,7 @@ def test_the_first_of_the_sequence_on_either_side() -> None:
         model = tied(*candidate)
         if 16 * abs(float(lambda_a(model))) < 3:
             groups[16 * float(lambda_g(model)) >= 7].append(tuple(candidate))
-    found = [(point.alpha_attn, point.alpha_mlp, point.sigma_w) for point in points]
+    found = [(point.alpha_attn, point.alpha_ff, point.sigma_w) for point in points]
     np.testing.assert_allclose(found, groups[True][:3] + groups[False][:3])
 
 
@@ -86,7 +86,7 @@ def test_the_laptop_preset_has_the_ranges_and_the_training_of_the_hypercube() ->
     edge, lhs = both["train_edge"].model_dump(), both["train_lhs"].model_dump()
     for name in ("depth", "mode", "n_tokens", "d_model", "training", "test_sequences", "readout"):
         assert edge[name] == lhs[name], name
-    for name in ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a"):
+    for name in ("alpha_attn", "alpha_ff", "sigma_w", "sigma_v", "sigma_a"):
         assert edge["edge"][name] == lhs["lhs"][name], name
 
 
@@ -105,7 +105,7 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
 
 
 def test_ranges_without_enough_at_the_edge_are_one_line() -> None:
-    weak = EDGE | {"alpha_attn": [0.05, 0.06], "alpha_mlp": [0.05, 0.06]}
+    weak = EDGE | {"alpha_attn": [0.05, 0.06], "alpha_ff": [0.05, 0.06]}
     with pytest.raises(UserError, match=r"the ranges have 0 of n_points=3 .*at depth 16") as caught:
         points_of(settings(edge=weak), 16)
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sigprop.artifacts.errors import UserError
-from sigprop.tasks.reversal import Batch
+from sigprop.tasks.reversal import ReversalBatch
 from sigprop.training.loop import Run, train
 from sigprop.training.losses import cross_entropy
 from sigprop.training.measurements import History, Measurement, Moment
@@ -71,7 +71,7 @@ def test_an_ensemble_equals_separate_runs(changes: dict[str, Any]) -> None:
 
 
 def loss_of(model: torch.nn.Module) -> Any:
-    def loss(batch: Batch, tau: float | None) -> Tensor:
+    def loss(batch: ReversalBatch, tau: float | None) -> Tensor:
         return cross_entropy(model(batch.tokens, tau=tau), batch.targets)
 
     return loss
@@ -112,7 +112,7 @@ def test_the_temperature_reaches_loss_and_measurements() -> None:
     seen: list[float | None] = []
     looked: list[float | None] = []
 
-    def loss(batch: Batch, tau: float | None) -> Tensor:
+    def loss(batch: ReversalBatch, tau: float | None) -> Tensor:
         seen.append(tau)
         return cross_entropy(model(batch.tokens, tau=tau), batch.targets)
 
@@ -144,7 +144,7 @@ def train_with_bad_member(bad: int, at: int, value: float, **changes: Any) -> Ru
     model, data, settings = tiny_run.make(3, steps=12, **changes)
     calls = iter(range(100))
 
-    def loss(batch: Batch, tau: float | None) -> Tensor:
+    def loss(batch: ReversalBatch, tau: float | None) -> Tensor:
         losses = cross_entropy(model(batch.tokens, tau=tau), batch.targets)
         factor = torch.ones(3)
         factor[bad] = value if next(calls) >= at else 1.0
@@ -213,7 +213,7 @@ def test_a_frozen_member_stays_frozen_over_a_resume(
 def test_out_of_gpu_memory_names_the_batch_size() -> None:
     model, data, settings = tiny_run.make(2, batch_size=64)
 
-    def loss(batch: Batch, tau: float | None) -> Tensor:
+    def loss(batch: ReversalBatch, tau: float | None) -> Tensor:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB\nmore")
 
     with pytest.raises(

@@ -11,7 +11,7 @@ import torch
 from sigprop.models.encoder import EncoderConfig
 from sigprop.models.schemes import SCHEMES
 from sigprop.models.trained import TokenClassifier, TrainedEncoder
-from sigprop.tasks.reversal import Batch, ReversalData
+from sigprop.tasks.reversal import ReversalBatch, ReversalData
 from sigprop.training.checkpoints import Checkpoints
 from sigprop.training.loop import Run, train
 from sigprop.training.losses import accuracy, cross_entropy
@@ -47,7 +47,7 @@ def run(folder: str | Path | None, pause: float = 0.0, n_members: int = 2, **cha
     """Train; `pause` seconds in every loss give a killer time to aim."""
     model, data, settings = make(n_members, **changes)
 
-    def loss(batch: Batch, tau: float | None) -> torch.Tensor:
+    def loss(batch: ReversalBatch, tau: float | None) -> torch.Tensor:
         time.sleep(pause)
         return cross_entropy(model(batch.tokens, tau=tau), batch.targets)
 

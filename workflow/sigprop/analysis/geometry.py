@@ -106,8 +106,8 @@ def late_angle_exponent(rows: pd.DataFrame, *, blocks: int = 8, seed: int = 0) -
 def gradient_exponent(rows: pd.DataFrame, theory: str = "lambda_g", *, seed: int = 0) -> Exponent:
     """Growth of mean g from the last to the first layer: positive where gradients explode.
 
-    theory: `lambda_g` for a read-out that all tokens share, near collapse; `lambda_g_traj` for
-    independent read-outs over the whole depth.
+    theory: `lambda_g` for a readout that all tokens share, near collapse; `lambda_g_traj` for
+    independent readouts over the whole depth.
     """
     return _exponent(rows, "g", None, _only(rows, theory), -1.0, seed)
 

@@ -14,7 +14,7 @@ FACTORS = [
     "mode",
     "activation",
     "alpha_attn",
-    "alpha_mlp",
+    "alpha_ff",
     "sigma_w1",
     "sigma_w2",
     "sigma_a",

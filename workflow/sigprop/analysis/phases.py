@@ -14,16 +14,16 @@ def plane(
 ) -> tuple[Array, Array, Array]:
     """(x, y, z) of one quantity over a plane, z of shape (len(y), len(x)).
 
-    x = sigma_w1 and y = alpha_attn = alpha_mlp where both alphas are equal throughout, else
-    x = alpha_attn and y = alpha_mlp. `wanted` picks one mode, variant, sigma_w1, ... of the grid.
+    x = sigma_w1 and y = alpha_attn = alpha_ff where both alphas are equal throughout, else
+    x = alpha_attn and y = alpha_ff. `wanted` picks one mode, variant, sigma_w1, ... of the grid.
     Missing points (lambda_a = -inf, say) are nan.
 
     Raises:
         ValueError: the chosen rows are none, or not one for each point.
     """
     rows = choose(table, grid=grid, quantity=quantity, **wanted)
-    diagonal = bool((rows["alpha_attn"] == rows["alpha_mlp"]).all())
-    x, y = ("sigma_w1", "alpha_attn") if diagonal else ("alpha_attn", "alpha_mlp")
+    diagonal = bool((rows["alpha_attn"] == rows["alpha_ff"]).all())
+    x, y = ("sigma_w1", "alpha_attn") if diagonal else ("alpha_attn", "alpha_ff")
     if rows.empty or rows.duplicated([x, y]).any():
         raise ValueError(
             f"{quantity} of grid {grid}: {len(rows)} rows are not one value per point; pick one "

@@ -32,7 +32,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "gradient": ("l_g",),
     "trajectory": ("l_a", "l_traj"),
     "stable point": ("l_a", "l_star"),
-    "raw": ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a"),
+    "raw": ("alpha_attn", "alpha_ff", "sigma_w", "sigma_v", "sigma_a"),
     "strengths": ("attn_squared", "mlp_squared"),
     "rms": ("rms_alpha", "sigma_w"),
     "mean": ("mean_alpha", "sigma_w"),
@@ -43,7 +43,7 @@ _EXPONENTS = {
     "lambda_g_traj": "l_traj",
     "lambda_g_star": "l_star",
 }
-_KEYS = ["mode", "depth", "config", "alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a"]
+_KEYS = ["mode", "depth", "config", "alpha_attn", "alpha_ff", "sigma_w", "sigma_v", "sigma_a"]
 
 
 def configurations(table: pd.DataFrame, *, mode: str, depth: int, seed: int = 0) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def configurations(table: pd.DataFrame, *, mode: str, depth: int, seed: int = 0)
         # lambda_a = -inf, at strength 1, has no row
         wide["l_a"] = wide["l_a"].fillna(-LIMIT).clip(-LIMIT, LIMIT)
         wide["largest"] = wide[["l_a", "l_g"]].abs().max(axis=1)
-    attn, mlp = wide["alpha_attn"], wide["alpha_mlp"]
+    attn, mlp = wide["alpha_attn"], wide["alpha_ff"]
     return wide.assign(
         attn_squared=attn**2,
         mlp_squared=mlp**2,
@@ -248,7 +248,7 @@ class Crossing:
 def crossing(points: pd.DataFrame) -> Crossing:
     """Linear interpolation between the last configuration that learns and the first that fails.
 
-    `points`: configurations of one depth and sigma_w, with alpha_attn = alpha_mlp.
+    `points`: configurations of one depth and sigma_w, with alpha_attn = alpha_ff.
     """
     rows = points.sort_values("alpha_attn")
     loss, depth = losses(rows), int(rows["depth"].iloc[0])

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 
-def stream(root: int, *names: str) -> np.random.SeedSequence:
+def seed_stream(root: int, *names: str) -> np.random.SeedSequence:
     """The seed sequence of the stream called `names` under the config's `seed`.
 
     Named streams stay the same when other streams are added or removed, so adding a curve to

@@ -14,7 +14,7 @@ from sigprop.artifacts.errors import UserError
 _ABOUT = """
 Phase and exponents at initialization of a transformer with one head and LN on every branch input,
 
-    Y = s X + alpha_attn Attention(X),   X' = s Y + alpha_mlp MLP(Y),
+    Y = s X + alpha_attn Attention(X),   X' = s Y + alpha_ff MLP(Y),
 
 at infinite width. lambda_a: the angle between tokens grows (chaotic) or shrinks (ordered) as
 e^(lambda_a l) near collapse. lambda_g: the back-propagated gradient grows as e^(lambda_g l) towards
@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
     )
     number = {"type": float, "metavar": "X"}
     parser.add_argument("--alpha-attn", required=True, help="attention strength, 0 to 1", **number)
-    parser.add_argument("--alpha-mlp", required=True, help="MLP strength, 0 to 1", **number)
+    parser.add_argument("--alpha-ff", required=True, help="MLP strength, 0 to 1", **number)
     parser.add_argument("--sigma-w", help="both MLP matrices: entries sigma_w/sqrt(d)", **number)
     parser.add_argument("--sigma-w1", help="the first alone", **number)
     parser.add_argument("--sigma-w2", help="the second alone", **number)
@@ -76,7 +76,7 @@ def _architecture(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--n-tokens: {n:g} is not allowed; use a whole number, or inf")
     return sigmas | {
         "alpha_attn": arguments.alpha_attn,
-        "alpha_mlp": arguments.alpha_mlp,
+        "alpha_ff": arguments.alpha_ff,
         "sigma_a": arguments.sigma_a,
         "sigma_v": arguments.sigma_v,
         "n_tokens": n,

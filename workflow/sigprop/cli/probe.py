@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ABOUT = """
 Measure a model of your own, block by block: correlation, norm and rank of its tokens and, on
-request, gradients of a random linear read-out of the last block (or of your loss).
+request, gradients of a random linear readout of the last block (or of your loss).
 
 FILE.py is executed. FUNCTION() returns
 
@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="entropy and exact Jacobian norms of nn.MultiheadAttention too",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of FUNCTION and read-out (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of FUNCTION and readout (default 0)")
     parser.add_argument("-o", "--output", metavar="FILE", help="every number: .parquet or .csv")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.set_defaults(command=_command)
@@ -136,7 +136,7 @@ def measured(
     from sigprop.instruments.probe import probe
 
     def seeded(name: str) -> int:
-        return seeds.torch_seed(seeds.stream(seed, "probe", name))
+        return seeds.torch_seed(seeds.seed_stream(seed, "probe", name))
 
     torch.manual_seed(seeded("model"))
     try:

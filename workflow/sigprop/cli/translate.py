@@ -15,7 +15,7 @@ from sigprop.artifacts.files import check_writable, write_text
 if TYPE_CHECKING:
     from sigprop.experiments.config import Config
     from sigprop.experiments.translation.data import TranslationData
-    from sigprop.experiments.translation.settings import Case, TranslationSettings
+    from sigprop.experiments.translation.settings import TranslationCase, TranslationSettings
     from sigprop.models.decoding import Search
     from sigprop.models.seq2seq import Seq2Seq
 
@@ -272,7 +272,7 @@ def _settings(own: Mapping[str, Any]) -> "TranslationSettings":
     return settings
 
 
-def _case(own: Mapping[str, Any]) -> "Case":
+def _case(own: Mapping[str, Any]) -> "TranslationCase":
     return next(case for case in _settings(own).cases() if case.key == own["own_case"])
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from sigprop.artifacts.errors import UserError, nearest
 from sigprop.artifacts.provenance import code_root
-from sigprop.experiments.settings import PRESETS, Block, Experiment, Preset, parse
+from sigprop.experiments.settings import PRESETS, Experiment, Preset, SettingsBlock, parse
 
 # The folders of this room, one per kind of experiment.
 KINDS = (
@@ -53,7 +53,7 @@ else:
 Switch = Annotated[bool, BeforeValidator(lambda v: v == "true" if v in ("true", "false") else v)]
 
 
-class Config(Block):
+class Config(SettingsBlock):
     """config/config.yaml with the preset and the user's own values merged over it."""
 
     preset: Preset = Field(description="smoke, laptop or paper; names the folder under results/")

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from sigprop.artifacts.errors import nearest
 from sigprop.artifacts.provenance import code_root
 from sigprop.experiments.config import defaults, read_yaml
-from sigprop.experiments.settings import Block, Preset, parse
+from sigprop.experiments.settings import Preset, SettingsBlock, parse
 
 
 def _known_table(name: str) -> str:
@@ -17,7 +17,7 @@ def _known_table(name: str) -> str:
     return name
 
 
-class Figure(Block):
+class Figure(SettingsBlock):
     """One figure or table of a paper, or one of our own."""
 
     id: str = Field(pattern=r"^(fig|geo|ext)\d\d$|^table1$|^bleu$")

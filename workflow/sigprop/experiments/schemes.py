@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from sigprop.artifacts.errors import nearest
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 from sigprop.models.schemes import SCHEMES, Scheme, Strength, placed_like, record_of, scheme_of
 
 
@@ -33,7 +33,7 @@ Records = Annotated[dict[str, Any], AfterValidator(_readable)]
 OF_RECORDS = "filled from config/schemes.yaml with the records of the schemes that are named here"
 
 
-class Residual(Block):
+class Residual(SettingsBlock):
     """A residual strength alpha = coefficient * L**(-depth_power)."""
 
     coefficient: float = Field(ge=0, le=100, description="alpha at depth 1 (no unit)")

@@ -17,13 +17,13 @@ def _as_list(value: Any) -> Any:
 Factor = Annotated[list[T], Field(min_length=1), BeforeValidator(_as_list)]
 
 
-class Block(BaseModel):
+class SettingsBlock(BaseModel):
     """A block of settings: frozen, unknown keys rejected, numbers finite and never coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-class Experiment(Block):
+class Experiment(SettingsBlock):
     """The settings of one table. A kind of experiment is a class derived from this one.
 
     A table is made by a simulation and, where there is any, has theory in a table of its own. Both

@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.settings import Block
+from sigprop.experiments.settings import SettingsBlock
 from sigprop.training.settings import TrainSettings
 
 
-class Training(Block):
+class Training(SettingsBlock):
     """The part of an experiment's settings that `training.settings.TrainSettings` is made from."""
 
     steps: int = Field(ge=1, le=10_000_000, description="updates")

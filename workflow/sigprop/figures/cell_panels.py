@@ -26,7 +26,7 @@ def draw_sweep(upper: Axes, lower: Axes, points: pd.DataFrame, x: str, colour: A
 
 
 @dataclass(frozen=True)
-class Block:
+class PanelBlock:
     """One block of heat maps: `what` is `mean`, `theory` or `ratio` of the cells."""
 
     title: str
@@ -48,7 +48,7 @@ class Block:
         return float(both.min()), float(both.max())
 
 
-def draw_maps(blocks: list[Block]) -> Figure:
+def draw_maps(blocks: list[PanelBlock]) -> Figure:
     """Blocks of small maps (n across, d up) in a grid of rho (columns) and sigma_x^2 (rows)."""
     use()
     rows = (len(blocks) + 1) // 2
@@ -59,7 +59,7 @@ def draw_maps(blocks: list[Block]) -> Figure:
     return figure
 
 
-def _draw_block(part: Any, block: Block) -> None:
+def _draw_block(part: Any, block: PanelBlock) -> None:
     cells = block.cells.assign(colour=block.colour_values())
     rhos, sizes = sorted(cells["rho"].unique()), sorted(cells["sigma_x"].unique(), reverse=True)
     low, high = block.limits()

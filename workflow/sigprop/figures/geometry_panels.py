@@ -63,7 +63,7 @@ def gradient_exponents(
 
     Args:
         plane, grid, wide: as for `angle_exponents`.
-        backward: gradients by layer under independent read-outs; those of as many blocks as the
+        backward: gradients by layer under independent readouts; those of as many blocks as the
             plane's are drawn on top of d.
     """
     figure, axes = style.panels(2, 2, height=2.9)
@@ -85,7 +85,7 @@ def gradient_exponents(
         & (backward["sigma_a"] == 1.0)
         & (backward["depth"] == blocks)
         & (backward["grid"] != "width")  # the same setting again, in networks of other widths
-        & (backward["alpha_attn"] == backward["alpha_mlp"])
+        & (backward["alpha_attn"] == backward["alpha_ff"])
     ]
     for _, rows in data.groups(on_the_plane, "grid", "d_model"):
         value = geometry.gradient_exponent(rows, "lambda_g_traj").value
@@ -254,7 +254,7 @@ def _draw_scaled(axes: Any, table: pd.DataFrame) -> None:
     scaled = data.choose(table, grid="inverse_sqrt_depth")
     colours = style.shades(scaled["depth"])
     settings: dict[str, Any] = {"mode": "conv", "activation": "tanh", "depth_power": 0.0}
-    settings |= {"alpha_attn": 0.5, "alpha_mlp": 0.5, "sigma_a": 1.0}
+    settings |= {"alpha_attn": 0.5, "alpha_ff": 0.5, "sigma_a": 1.0}
     fixed = data.choose(table, **settings)
     for ax, ((sigma_w,), rows) in zip(axes, data.groups(scaled, "sigma_w1"), strict=False):
         for (depth,), here in data.groups(rows, "depth"):

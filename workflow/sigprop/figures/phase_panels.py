@@ -20,7 +20,7 @@ EDGE_COLOUR = "black"
 def strengths(table: pd.DataFrame) -> Figure:
     """a to c: planes of the strengths of attention and MLP. d to f: critical lines by mode."""
     planes = data.choose(table, grid="strengths", mode="conv")
-    lines = data.choose(table, grid="alpha_mlp_c", mode="conv")
+    lines = data.choose(table, grid="alpha_ff_c", mode="conv")
     sigmas = sorted(set(planes["sigma_w1"]))
     figure, axes = style.panels(2, len(sigmas), height=2.8, squeeze=False)
     mesh: Any = None
@@ -29,9 +29,9 @@ def strengths(table: pd.DataFrame) -> Figure:
         mesh = draw_map(ax, x, y, angle, 1.0)
         *_, gradient = phases.plane(table, "strengths", "lambda_g", sigma_w1=sigma_w)
         draw_levels(ax, x, y, gradient, [0.01, 0.03, 0.1, 0.3, 1.0])
-        leading = data.choose(lines, sigma_w1=sigma_w, quantity="alpha_mlp_c_leading")
+        leading = data.choose(lines, sigma_w1=sigma_w, quantity="alpha_ff_c_leading")
         if len(leading):
-            at, alpha_c = phases.line(leading, "alpha_mlp_c_leading", "alpha_attn")
+            at, alpha_c = phases.line(leading, "alpha_ff_c_leading", "alpha_attn")
             ax.plot(at, alpha_c, color=EDGE_COLOUR, linestyle=style.DASHED, lw=1)
         ax.set(title=rf"$\sigma_w={sigma_w:g}$", xlabel=r"attention strength $\alpha_A$")
         ax.set(ylabel=r"MLP strength $\alpha_M$", aspect="equal")
@@ -154,7 +154,7 @@ def variants(table: pd.DataFrame) -> Figure:
         "attention minus its mean": ("variants", {"variant": "centered"}),
         r"$\sigma$-reparametrization": ("variants", {"variant": "sigma_reparam"}),
         "DeepScaleLM": ("variants", {"variant": "deepscale"}),
-        "unit read-out": ("diagonal_unit_read_out", {"mode": "conv"}),
+        "unit readout": ("diagonal_unit_read_out", {"mode": "conv"}),
     }
     mesh: Any = None
     for ax, (title, (grid, wanted)) in zip(axes.flat, maps.items(), strict=False):

@@ -196,7 +196,7 @@ def exponents_predict(grid: pd.DataFrame, points: pd.DataFrame, edge: pd.DataFra
 def draw_depths(by_alpha: Axes, by_exponent: Axes, designs: list[pd.DataFrame]) -> dict[int, Any]:
     """Loss against alpha and against L lambda_a, by depth: every training, and their median.
 
-    `designs`: configurations of one sigma_w and depth each, with alpha_attn = alpha_mlp, of all
+    `designs`: configurations of one sigma_w and depth each, with alpha_attn = alpha_ff, of all
     training seeds. Returns the colour of each depth.
     """
     depths = [int(points["depth"].iloc[0]) for points in designs]

@@ -1,6 +1,6 @@
 """Gradients of a loss through a whole random encoder, layer by layer.
 
-The loss of one network is a random linear read-out of its last layer, of order one when tokens have
+The loss of one network is a random linear readout of its last layer, of order one when tokens have
 unit variance,
 
     Loss = <R, X^L> / sqrt(n d) ,     R (n, d) with iid N(0, 1) entries, fresh for every network.
@@ -94,7 +94,7 @@ def gradient_norms(
                 f"{sampler.d_ff}, the config has {config.activation!r} and {config.hidden}: use "
                 "make_gradient_sampler with this config"
             )
-        if readout is not None:  # only a read-out that is drawn fits into coordinates
+        if readout is not None:  # only a readout that is drawn fits into coordinates
             sampler = LawGradients(sampler.generator)
     check_covered(sampler, config, scheme)
     if local and config.attention == "softmax" and scheme.attention not in COVERS:

@@ -3,7 +3,7 @@
 The model runs once on the caller's input. Hooks record X^0, which enters the first block, and X^l,
 which leaves the l-th (`recording`); the functions of `propagation`, `geometry` and `jacobian`
 measure them. With a loss, one backward pass gives dLoss/dX^l and the gradients of the blocks'
-parameters. The loss is the caller's, or the random read-out of `end_to_end`, taken on the stream,
+parameters. The loss is the caller's, or the random readout of `end_to_end`, taken on the stream,
 
     Loss = sum over sequences of <R, X^L> / sqrt(n d) ,     R (n, d) with iid N(0, 1) entries .
 """
@@ -77,7 +77,7 @@ def probe(
             "encoder.layers.*", "h.*". None takes the longest ModuleList or Sequential that holds
             modules of one type.
         loss: maps the model's output to a scalar; asks for gradients.
-        readout: CPU generator that draws R; asks for the gradients of the random read-out.
+        readout: CPU generator that draws R; asks for the gradients of the random readout.
         attention: measure the `nn.MultiheadAttention` in the blocks too: the Jacobian of its
             output, biases and masks included, without dropout. O(n^3) operations per head.
         mask: boolean (B, n), False where a token is padding, which counts nowhere.

@@ -42,7 +42,7 @@ def cowsik_gains(
 
 def cowsik_scheme(
     alpha_attn: float | Strength,
-    alpha_mlp: float | Strength,
+    alpha_ff: float | Strength,
     *,
     sigma_a: float = 1.0,
     sigma_v: float = 1.0,
@@ -53,7 +53,7 @@ def cowsik_scheme(
     """The scheme of one setting, to be used with one head, d_ff = d_model and a tanh (or ReLU).
 
     Args:
-        alpha_attn, alpha_mlp: branch strengths, or rules alpha(L).
+        alpha_attn, alpha_ff: branch strengths, or rules alpha(L).
         sigma_a: standard deviation of a logit at |x|^2 = d.
         sigma_v, sigma_w1, sigma_w2: entry standard deviation times sqrt(d).
         mode: "conv", "renorm" or "unit", see the head of this module.
@@ -74,7 +74,7 @@ def cowsik_scheme(
     return replace(
         SCHEMES[f"cowsik_{mode}"],
         alpha_attn=_rule(alpha_attn),
-        alpha_ff=_rule(alpha_mlp),
+        alpha_ff=_rule(alpha_ff),
         gains=tuple(cowsik_gains(sigma_a, sigma_v, sigma_w1, sigma_w2).items()),
     )
 

@@ -32,7 +32,7 @@ and Bartlett's L L^T in place of Z_2^T Z_2 for the d - 3p directions beyond,
 
     S Theta^T  =  S R^-T [ Z_1^T , L ]     with     R^T R = Z_1^T Z_1 + L L^T .
 
-The gradient at the output is an iid read-out, which has the form S Theta^T from the start. In all,
+The gradient at the output is an iid readout, which has the form S Theta^T from the start. In all,
 u = 3p + 3n columns hold stream and gradients; only a ReLU or tanh hidden layer is wider.
 """
 
@@ -80,7 +80,7 @@ class _Space(NamedTuple):
 class CoordinateGradients:
     """Draws products and gradients in law, with stream and gradients in coordinates.
 
-    For Gaussian weights and one sequence per network, and with a read-out drawn by `readout`. See
+    For Gaussian weights and one sequence per network, and with a readout drawn by `readout`. See
     the head of this module. Memory: 3 n d_ff + O(n^2) numbers per block.
 
     Args:

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing, read-out included, for large vocabularies.
+"""Cross-entropy with label smoothing, readout included, for large vocabularies.
 
     Z = H W^T ,   P = softmax(Z)                                              (N, V)
     loss_i = logsumexp(Z_i) - (1 - eps) Z_{i, y_i} - eps mean_v Z_{i, v}

@@ -283,7 +283,7 @@ class TextStack(Stack):
 
 
 class Seq2Seq(nn.Module):
-    """Encoder-decoder with sinusoidal positions and a read-out that is the decoder's embedding.
+    """Encoder-decoder with sinusoidal positions and a readout that is the decoder's embedding.
 
         X^0 = sqrt(d) Emb[symbols] + pos ,    logits = Y^L Emb_out^T
 
@@ -394,7 +394,7 @@ class Seq2Seq(nn.Module):
         hidden = self._decoded(source, target_in, tau)
         wanted = target_out.flatten()
         real = (wanted != self.config.pad).nonzero().squeeze(1)
-        rows = hidden.flatten(0, 1).index_select(0, real)  # (N, d): no read-out for padding
+        rows = hidden.flatten(0, 1).index_select(0, real)  # (N, d): no readout for padding
         losses = smoothed_cross_entropy(rows, self.readout, wanted[real], label_smoothing)
         return losses.mean() if reduction == "mean" else losses.sum()
 

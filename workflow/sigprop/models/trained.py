@@ -94,14 +94,14 @@ class TrainedEncoder(Stack):
 
 
 class TokenClassifier(nn.Module):
-    """A digit in, a class out, at every position: embedding, positions, encoder, linear read-out.
+    """A digit in, a class out, at every position: embedding, positions, encoder, linear readout.
 
         X^0 = scale (Emb[x] + pos) + offset ,    logits = X^L W + b
 
     Args:
         encoder: E encoders for sequences of config.n_tokens.
         n_symbols: size of the alphabet.
-        n_classes: classes of the read-out.
+        n_classes: classes of the readout.
         generators: one per member, those of the encoder; embedding entries start as N(0, 1), those
             of W as N(0, 1 / d_model), b at 0.
         scale, offset: (E,) and (E, d_model), fixed; None is 1 and 0. They set the correlation of

@@ -7,11 +7,11 @@ are left out. n is tokens, d width, d_F hidden width, L depth.
 from functools import singledispatch
 from typing import Any, NamedTuple
 
-from sigprop.experiments.geometry.settings import Batch, GeometrySettings
+from sigprop.experiments.geometry.settings import GeometrySettings, NetworkBatch
 from sigprop.experiments.gradients.settings import GradientSettings
 from sigprop.experiments.jacobian.settings import ExactSettings, JacobianSettings
 from sigprop.experiments.phases.settings import Axis, PhasesSettings, Plane
-from sigprop.experiments.propagation.settings import Case, PropagationSettings
+from sigprop.experiments.propagation.settings import EncoderCase, PropagationSettings
 from sigprop.experiments.reversal.settings import ReversalSettings
 from sigprop.experiments.softmax_rows.settings import SoftmaxRowsSettings
 from sigprop.experiments.trainability.settings import TrainabilitySettings
@@ -55,7 +55,7 @@ def _forward(settings: PropagationSettings) -> Work:
     return Work(operations, rows, rows)
 
 
-def _per_layer(case: Case) -> float:
+def _per_layer(case: EncoderCase) -> float:
     in_law = case.sampler == "law" or (
         case.sampler == "auto"
         and case.weights == "gaussian"
@@ -115,7 +115,7 @@ def _geometry(settings: GeometrySettings) -> Work:
     return Work(operations, rows, rows)
 
 
-def _geometry_layer(batch: Batch) -> float:
+def _geometry_layer(batch: NetworkBatch) -> float:
     n, d = batch.n_tokens, batch.d_model
     passes = 1 if batch.readout == "none" else _PASSES
     if batch.shared_weights:
@@ -163,7 +163,7 @@ def _phases(settings: PhasesSettings) -> Work:
 
 def _plane_points(plane: Plane) -> float:
     strengths = _count(plane.alpha_attn)
-    strengths *= 1 if plane.alpha_mlp is None else _count(plane.alpha_mlp)
+    strengths *= 1 if plane.alpha_ff is None else _count(plane.alpha_ff)
     kinds = len(plane.variant) * len(plane.mode) * len(plane.activation) * len(plane.read_out)
     return float(kinds * strengths * _count(plane.sigma_w))
 

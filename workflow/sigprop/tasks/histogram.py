@@ -15,7 +15,7 @@ from torch import Tensor
 N_CLASSES = 5
 
 
-class Batch(NamedTuple):
+class HistogramBatch(NamedTuple):
     """tokens, targets: (E, B, n) int64, targets in [0, N_CLASSES)."""
 
     tokens: Tensor
@@ -30,10 +30,10 @@ def count_classes(tokens: Tensor, n_classes: int = N_CLASSES) -> Tensor:
 
 def histogram_batch(
     generator: torch.Generator, batch_size: int, n_tokens: int, n_symbols: int
-) -> Batch:
+) -> HistogramBatch:
     """One batch for E = 1, (1, B, n), on the CPU."""
     tokens = torch.randint(n_symbols, (1, batch_size, n_tokens), generator=generator)
-    return Batch(tokens, count_classes(tokens))
+    return HistogramBatch(tokens, count_classes(tokens))
 
 
 class HistogramData:
@@ -71,10 +71,12 @@ class HistogramData:
         self.size = (batch_size, n_tokens, n_symbols)
         self.device = torch.device(device)
 
-    def next(self) -> Batch:
+    def next(self) -> HistogramBatch:
         """The next batch, one copy in memory seen by every member."""
         batch = histogram_batch(self.generator, *self.size)
-        return Batch(*(part.to(self.device).expand(self.n_members, -1, -1) for part in batch))
+        return HistogramBatch(
+            *(part.to(self.device).expand(self.n_members, -1, -1) for part in batch)
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """The generator's state."""

@@ -16,18 +16,20 @@ N_DIGITS = 10
 INPUT_VARIANCE = 1.5
 
 
-class Batch(NamedTuple):
+class ReversalBatch(NamedTuple):
     """tokens, targets: (E, B, n) int64, targets[..., k] = tokens[..., n - 1 - k]."""
 
     tokens: Tensor
     targets: Tensor
 
 
-def reversal_batch(generators: Sequence[torch.Generator], batch_size: int, n_tokens: int) -> Batch:
+def reversal_batch(
+    generators: Sequence[torch.Generator], batch_size: int, n_tokens: int
+) -> ReversalBatch:
     """Independent uniform digits for each member, from its own generator, on the CPU."""
     size = (batch_size, n_tokens)
     tokens = torch.stack([torch.randint(N_DIGITS, size, generator=g) for g in generators])
-    return Batch(tokens, tokens.flip(-1))
+    return ReversalBatch(tokens, tokens.flip(-1))
 
 
 class ReversalData:
@@ -56,10 +58,10 @@ class ReversalData:
         self.generators, self.batch_size, self.n_tokens = generators, batch_size, n_tokens
         self.device = torch.device(device)
 
-    def next(self) -> Batch:
+    def next(self) -> ReversalBatch:
         """The next batch."""
         batch = reversal_batch(self.generators, self.batch_size, self.n_tokens)
-        return Batch(*(part.to(self.device, non_blocking=True) for part in batch))
+        return ReversalBatch(*(part.to(self.device, non_blocking=True) for part in batch))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The generators' states, (E, bytes) uint8."""

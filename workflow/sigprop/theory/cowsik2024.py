@@ -47,13 +47,13 @@ Attention = Literal["softmax", "shaped", "centered"]
 class Architecture:
     """Settings of one block. Every number may be an array; they broadcast to `shape`.
 
-    alpha_attn, alpha_mlp in [0, 1]; sigma_w1, sigma_w2, sigma_a, sigma_v > 0; n_tokens >= 2 or inf.
+    alpha_attn, alpha_ff in [0, 1]; sigma_w1, sigma_w2, sigma_a, sigma_v > 0; n_tokens >= 2 or inf.
     attention: softmax A; shaped A = I + softmax - 11^T/n (arXiv 2306.17759); centered
     A = softmax - 11^T/n (arXiv 2410.07799).
     """
 
     alpha_attn: ArrayLike
-    alpha_mlp: ArrayLike
+    alpha_ff: ArrayLike
     sigma_w1: ArrayLike
     sigma_w2: ArrayLike
     sigma_a: ArrayLike = 1.0
@@ -64,7 +64,7 @@ class Architecture:
     attention: Attention = "softmax"
 
     def __post_init__(self) -> None:
-        for name in ("alpha_attn", "alpha_mlp"):
+        for name in ("alpha_attn", "alpha_ff"):
             check_unit_interval(name, getattr(self, name))
         for name in ("sigma_w1", "sigma_w2", "sigma_a", "sigma_v"):
             check_at_least(name, getattr(self, name), 0.0, strict=True)
@@ -86,7 +86,7 @@ class Architecture:
 
 def tied(
     alpha_attn: ArrayLike,
-    alpha_mlp: ArrayLike,
+    alpha_ff: ArrayLike,
     sigma_w: ArrayLike,
     *,
     sigma_a: ArrayLike = 1.0,
@@ -99,7 +99,7 @@ def tied(
     """`Architecture` with sigma_w1 = sigma_w2 = sigma_w, the axis of the phase diagrams."""
     return Architecture(
         alpha_attn,
-        alpha_mlp,
+        alpha_ff,
         sigma_w,
         sigma_w,
         sigma_a,
@@ -138,7 +138,7 @@ def deepscale(
 
 def sigma_reparam(
     alpha_attn: ArrayLike,
-    alpha_mlp: ArrayLike,
+    alpha_ff: ArrayLike,
     *,
     gamma_qk: ArrayLike = 1.0,
     gamma_v: ArrayLike = 1.0,
@@ -158,7 +158,7 @@ def sigma_reparam(
     ]
     return tied(
         alpha_attn,
-        alpha_mlp,
+        alpha_ff,
         half[2],
         sigma_a=0.5 * half[0],
         sigma_v=half[1],
@@ -189,21 +189,21 @@ class Terms(NamedTuple):
 def terms(architecture: Architecture) -> Terms:
     """c_A, c_M, s = alpha_A^2 sigma_V^2, m = alpha_M^2, B, G and the row sum of A."""
     a = architecture
-    alpha_attn, alpha_mlp, sigma_1, sigma_2, sigma_v = (
+    alpha_attn, alpha_ff, sigma_1, sigma_2, sigma_v = (
         np.asarray(x, dtype=np.float64)
-        for x in (a.alpha_attn, a.alpha_mlp, a.sigma_w1, a.sigma_w2, a.sigma_v)
+        for x in (a.alpha_attn, a.alpha_ff, a.sigma_w1, a.sigma_w2, a.sigma_v)
     )
     v2, d2 = moments_at_one(sigma_1, a.activation)
     one = np.ones(a.shape)
     if a.mode == "conv":
-        c_attn, c_mlp = 1.0 - alpha_attn**2, 1.0 - alpha_mlp**2
+        c_attn, c_mlp = 1.0 - alpha_attn**2, 1.0 - alpha_ff**2
     else:
         c_attn = c_mlp = one
     return Terms(
         c_attn * one,
         c_mlp * one,
         alpha_attn**2 * sigma_v**2 * one,
-        alpha_mlp**2 * one,
+        alpha_ff**2 * one,
         sigma_2**2 * v2 * one,
         sigma_1**2 * sigma_2**2 * d2 * one,
         0.0 if a.attention == "centered" else 1.0,
@@ -415,7 +415,7 @@ def gradient_trajectory(
 ) -> GradientTrajectory:
     """Back-propagated gradients along `states`, from h / g = `coherence` at the last layer.
 
-    0 is an independent random read-out for each token, 1 the same read-out for all.
+    0 is an independent random readout for each token, 1 the same readout for all.
     """
     block = Block(architecture)
     c = check_correlation("coherence", coherence, block.n) * np.ones(architecture.shape)

@@ -110,7 +110,7 @@ def power_exponents(architecture: Architecture) -> tuple[Array, Array]:
     t = terms(architecture)
     speed = t.s * t.row_sum + t.m * t.b  # q_t ~ speed * t
     if (speed == 0.0).any():
-        raise ValueError("alpha_attn = alpha_mlp = 0 has no powers: pass an alpha > 0")
+        raise ValueError("alpha_attn = alpha_ff = 0 has no powers: pass an alpha > 0")
     kept = t.s if architecture.attention == "shaped" else np.zeros_like(t.s)
     coherent = (t.s * t.row_sum + t.m * t.g) / speed
     return (kept - t.s * t.row_sum + t.m * (t.g - t.b)) / speed, coherent
@@ -161,7 +161,7 @@ def critical_sigma_w(
     """sigma_w in `bracket` at which lambda_a = 0 (the power kappa_a in mode unit).
 
     Varies sigma_w1 = sigma_w2 = sigma_w if `tied`, else sigma_w1 alone; the settings' own value is
-    ignored. Where the bracket holds no root (alpha_attn = 0, alpha_mlp = 0, alpha_attn = 1 in conv,
+    ignored. Where the bracket holds no root (alpha_attn = 0, alpha_ff = 0, alpha_attn = 1 in conv,
     relu, linear, shaped and centered attention) the result is nan if `missing` is "nan".
     """
     check_choice("missing", missing, ("raise", "nan"))
@@ -186,7 +186,7 @@ def critical_sigma_w(
         if root is None and missing == "raise":
             raise ValueError(
                 f"bracket = ({low:g}, {high:g}) holds no critical sigma_w at alpha_attn^2 sigma_v^2"
-                f" = {s:g}, alpha_mlp = {np.sqrt(m):g}, {architecture.activation}: pass a bracket "
+                f" = {s:g}, alpha_ff = {np.sqrt(m):g}, {architecture.activation}: pass a bracket "
                 "with a sign change of lambda_a, or missing='nan'"
             )
         roots.append(np.nan if root is None else np.exp(root))
@@ -194,7 +194,7 @@ def critical_sigma_w(
 
 
 def critical_alpha(architecture: Architecture) -> tuple[Array, Array]:
-    """(alpha_attn, alpha_mlp) at lambda_a = 0 when both are scaled together; nan where none is.
+    """(alpha_attn, alpha_ff) at lambda_a = 0 when both are scaled together; nan where none is.
 
     With x^2 the scale, s and m those of the given alphas, from the conditions above:
     conv: x^2 alpha_A^2 = 1 - s / [m (G - B)];  renorm: x^2 = [m (G - B) - s] / [s (s + m B)].
@@ -216,10 +216,10 @@ def critical_alpha(architecture: Architecture) -> tuple[Array, Array]:
     return scale * attn, scale * mlp
 
 
-def critical_alpha_mlp(
+def critical_alpha_ff(
     architecture: Architecture, *, order: Literal["exact", "leading"] = "exact"
 ) -> Array:
-    """alpha_mlp at lambda_a = 0 for the other settings as given; nan where none is in [0, 1].
+    """alpha_ff at lambda_a = 0 for the other settings as given; nan where none is in [0, 1].
 
     conv: m = s / [c_A (G - B)]; renorm: m = s (1 + s) / [G - (1 + s) B]; unit, and leading order in
     small alpha^2 in every mode: m = s / (G - B). Softmax attention.
@@ -249,7 +249,7 @@ def trainable_depth(architecture: Architecture, *, budget: float = 1.0) -> Array
 def trainable_alpha(
     architecture: Architecture, depth: float, *, budget: float = 1.0
 ) -> tuple[Array, Array]:
-    """(alpha_attn, alpha_mlp), scaled together, up to which depth * max |lambda| <= `budget`.
+    """(alpha_attn, alpha_ff), scaled together, up to which depth * max |lambda| <= `budget`.
 
     The smallest scale at which the bound is reached, so everything below it is trainable; the
     largest scale with both alphas <= 1 if the bound never is. It falls as depth^(-1/2).
@@ -259,11 +259,11 @@ def trainable_alpha(
     attn, mlp = _alphas(architecture)
     largest = np.maximum(attn, mlp)
     if (largest == 0.0).any():
-        raise ValueError("alpha_attn = alpha_mlp = 0 has no direction to scale: pass an alpha > 0")
+        raise ValueError("alpha_attn = alpha_ff = 0 has no direction to scale: pass an alpha > 0")
 
     def too_deep(scale: Array) -> Array:
         x, y = np.minimum(scale * attn, 1.0), np.minimum(scale * mlp, 1.0)  # 1 up to rounding
-        scaled = replace(architecture, alpha_attn=x, alpha_mlp=y)
+        scaled = replace(architecture, alpha_attn=x, alpha_ff=y)
         return np.asarray(trainable_depth(scaled, budget=budget) < depth)
 
     # the first of 400 scales that is too large, then bisection below it; every exponent is
@@ -284,7 +284,7 @@ def trainable_alpha(
 def _alphas(architecture: Architecture) -> tuple[Array, Array]:
     shape = architecture.shape
     attn = np.broadcast_to(np.asarray(architecture.alpha_attn, dtype=np.float64), shape)
-    return attn, np.broadcast_to(np.asarray(architecture.alpha_mlp, dtype=np.float64), shape)
+    return attn, np.broadcast_to(np.asarray(architecture.alpha_ff, dtype=np.float64), shape)
 
 
 def _balance(
@@ -437,7 +437,7 @@ class ExponentReport:
 
     depth_scale_a, depth_scale_g: 1/|lambda| in blocks (inf at 0). q_star, rho_star: the stable
     fixed point; q_collapsed: the norm at rho = 1, where lambda_a and lambda_g are defined.
-    critical_sigma_w: at these alphas; critical_alpha: (alpha_attn, alpha_mlp) scaled together, at
+    critical_sigma_w: at these alphas; critical_alpha: (alpha_attn, alpha_ff) scaled together, at
     this sigma_w. nearest_critical: which of the two is the smaller change on a logarithmic scale,
     and nearest_factor the factor on the given sigma_w or alphas. Mode unit: lambda_a = lambda_g =
     0, its powers in power_a and power_g.
@@ -471,7 +471,7 @@ def exponents(
 ) -> ExponentReport:
     """Phase, exponents, fixed point and nearest critical settings of one setting (scalars).
 
-    `depth` adds lambda_g_traj from (`q`, `rho`) with independent read-outs. The critical sigma_w
+    `depth` adds lambda_g_traj from (`q`, `rho`) with independent readouts. The critical sigma_w
     moves sigma_w1 and sigma_w2 together if `tied` (default: if they are equal), else sigma_w1.
     """
     if architecture.shape != ():

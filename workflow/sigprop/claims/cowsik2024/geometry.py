@@ -142,7 +142,7 @@ def _c04(tables: Tables) -> list[Part]:
     "C10",
     place="Abstract; definition ours",
     statement="The gradient exponent of theory is that of simulated networks.",
-    rule="""Read-out that all tokens share, nearly collapsed tokens, eight settings with tanh: 95 %
+    rule="""Readout that all tokens share, nearly collapsed tokens, eight settings with tanh: 95 %
     interval inside theory ± 0.035 and at most 3.5 standard errors from it.""",
     statistic="growth rate over blocks with its 95 % bootstrap interval over networks",
     why="As C04; gradients vary a little more than angles at the same number of networks.",
@@ -263,7 +263,7 @@ def _c07(tables: Tables) -> Iterator[Part]:
     place="Section on gradients; recursion derived here",
     statement="""The backward recursion predicts how gradients grow, paths through the logits
     included.""",
-    rule="""Independent read-outs, 24 blocks: 95 % interval of the simulated (1/L) log(g_0 / g_L)
+    rule="""Independent readouts, 24 blocks: 95 % interval of the simulated (1/L) log(g_0 / g_L)
     inside theory ± 0.02 in chaotic settings and with unit skips, ± 0.03 in ordered ones.""",
     statistic="growth rate over all blocks with its 95 % bootstrap interval over networks",
     why="Equivalence. The looser bound of ordered settings has the reason of C02.",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sigprop.experiments.geometry.settings import Batch, GeometrySettings
+from sigprop.experiments.geometry.settings import GeometrySettings, NetworkBatch
 from sigprop.theory.mlp_moments import moments_at_one
 
 
@@ -11,7 +11,7 @@ def run(settings: GeometrySettings) -> list[np.ndarray]:
     return [start_variances(batch) for batch in settings.batches()]
 
 
-def start_variances(batch: Batch) -> np.ndarray:
+def start_variances(batch: NetworkBatch) -> np.ndarray:
     """q of the input of every point (points,).
 
     With "stationary", the variance that equal tokens keep from block to block (derived here): 1 in
@@ -26,9 +26,9 @@ def start_variances(batch: Batch) -> np.ndarray:
     if batch.mode == "renorm":
         return np.ones(len(batch.points))
     p = batch.columns()
-    attn, mlp = p["alpha_attn"] ** 2, p["alpha_mlp"] ** 2
+    attn, mlp = p["alpha_attn"] ** 2, p["alpha_ff"] ** 2
     if not (attn + mlp > 0).all():
-        raise ValueError("q=stationary needs a positive alpha_attn or alpha_mlp, both are 0")
+        raise ValueError("q=stationary needs a positive alpha_attn or alpha_ff, both are 0")
     power = p["sigma_w2"] ** 2 * moments_at_one(p["sigma_w1"], batch.activation)[0]  # B
     arriving = (1 - mlp) * attn * p["sigma_v"] ** 2 + mlp * power
     return arriving / (1 - (1 - attn) * (1 - mlp))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sigprop.experiments.schemes import OF_RECORDS, ModeRecords, records_of_modes, schemes_of
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 from sigprop.models.schemes import Scheme, Strength
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _DISTRIBUTIONS = ("token_norm", "pair_cosine")
 
 
 @dataclass(frozen=True)
-class Point:
+class NetworkPoint:
     """What may differ between networks that run in one batch."""
 
     alpha_attn: float
-    alpha_mlp: float
+    alpha_ff: float
     sigma_a: float
     sigma_v: float
     sigma_w1: float
@@ -38,7 +38,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Batch:
+class NetworkBatch:
     """Settings of one grid whose networks have the same shape and run together.
 
     Attributes:
@@ -64,7 +64,7 @@ class Batch:
     n_networks: int
     layers: tuple[int, ...]
     quantities: tuple[Quantity, ...]
-    points: tuple[Point, ...]
+    points: tuple[NetworkPoint, ...]
 
     @property
     def key(self) -> str:
@@ -80,14 +80,14 @@ class Batch:
         return {name: getattr(self, name) for name in (*names, "readout")}
 
     def columns(self) -> "dict[str, np.ndarray]":
-        """Field of `Point` -> its value at every point."""
+        """Field of `NetworkPoint` -> its value at every point."""
         import numpy as np  # not at the top: Snakemake reads this module at every call
 
         points = [asdict(point) for point in self.points]
         return {name: np.array([point[name] for point in points]) for name in points[0]}
 
 
-class Grid(Block):
+class NetworkGrid(SettingsBlock):
     """Random networks at every combination of the lists below."""
 
     mode: Factor[Literal["conv", "renorm", "unit"]] = Field(
@@ -101,7 +101,7 @@ class Grid(Block):
     )
     depth: Factor[Depth] = Field(description="blocks, L")
     alpha_attn: Factor[Alpha] = Field(description="strength of the attention branch, at depth 1")
-    alpha_mlp: Factor[Alpha] | None = Field(
+    alpha_ff: Factor[Alpha] | None = Field(
         default=None, description="strength of the MLP branch; null means that of attention"
     )
     depth_power: Factor[Annotated[float, Field(ge=0, le=4)]] = Field(
@@ -159,10 +159,10 @@ class Grid(Block):
             )
         if self.q == "stationary" and "unit" in self.mode:
             raise ValueError("q=stationary does not exist in mode=unit; give a number")
-        still = 0 in self.alpha_attn and 0 in (self.alpha_mlp or self.alpha_attn)
+        still = 0 in self.alpha_attn and 0 in (self.alpha_ff or self.alpha_attn)
         if self.q == "stationary" and "conv" in self.mode and still:
             raise ValueError(
-                "q=stationary does not exist with alpha_attn=0 and alpha_mlp=0, which keep every "
+                "q=stationary does not exist with alpha_attn=0 and alpha_ff=0, which keep every "
                 "variance; give a number, or a positive strength"
             )
         if isinstance(self.layers, list) and not 0 <= min(self.layers) <= max(self.layers) <= min(
@@ -182,12 +182,12 @@ class Grid(Block):
                 raise ValueError(f"quantities={quantity} is measured forward; use readout=none")
         return self
 
-    def batches(self, name: str, schemes: Mapping[str, Scheme]) -> Iterator[Batch]:
+    def batches(self, name: str, schemes: Mapping[str, Scheme]) -> Iterator[NetworkBatch]:
         """Every batch of the grid, in a fixed order."""
         for mode, activation, n, d, depth, power in itertools.product(
             self.mode, self.activation, self.n_tokens, self.d_model, self.depth, self.depth_power
         ):
-            yield Batch(
+            yield NetworkBatch(
                 grid=name,
                 scheme=schemes[f"cowsik_{mode}"],
                 mode=mode,
@@ -212,20 +212,20 @@ class Grid(Block):
             return tuple(range(depth + 1))
         return (depth,) if self.layers == "last" else tuple(sorted(set(self.layers)))
 
-    def _points(self, depth: int, power: float) -> Iterator[Point]:
+    def _points(self, depth: int, power: float) -> Iterator[NetworkPoint]:
         same: list[None] = [None]
         for attn, mlp, a, v, w1, w2, rho in itertools.product(
             self.alpha_attn,
-            self.alpha_mlp or same,
+            self.alpha_ff or same,
             self.sigma_a,
             self.sigma_v,
             self.sigma_w1,
             self.sigma_w2 or same,
             self.rho,
         ):
-            yield Point(
+            yield NetworkPoint(
                 alpha_attn=Strength(attn, power).at(depth),
-                alpha_mlp=Strength(attn if mlp is None else mlp, power).at(depth),
+                alpha_ff=Strength(attn if mlp is None else mlp, power).at(depth),
                 sigma_a=a,
                 sigma_v=v,
                 sigma_w1=w1,
@@ -266,7 +266,7 @@ class GeometrySettings(Experiment):
         "depth_power": "float64",
         "readout": "str",
         "alpha_attn": "float64",
-        "alpha_mlp": "float64",
+        "alpha_ff": "float64",
         "sigma_a": "float64",
         "sigma_v": "float64",
         "sigma_w1": "float64",
@@ -280,7 +280,9 @@ class GeometrySettings(Experiment):
 
     experiment: Literal["geometry"] = Field(default="geometry", description="kind of experiment")
 
-    grids: dict[str, Grid] = Field(min_length=1, description="each grid crosses its own lists")
+    grids: dict[str, NetworkGrid] = Field(
+        min_length=1, description="each grid crosses its own lists"
+    )
     records: ModeRecords = Field(
         default_factory=lambda data: records_of_modes(
             {mode for grid in data["grids"].values() for mode in grid.mode}
@@ -293,7 +295,7 @@ class GeometrySettings(Experiment):
         stationary = any(grid.q == "stationary" for grid in self.grids.values())
         return self._module("design") if stationary else None
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[NetworkBatch]:
         """Every batch of every grid."""
         for name, grid in self.grids.items():
             yield from grid.batches(name, schemes_of(self.records))

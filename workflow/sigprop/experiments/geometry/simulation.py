@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 
 from sigprop.artifacts.progress import progress
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
-from sigprop.experiments.geometry.settings import Batch, GeometrySettings
+from sigprop.experiments.geometry.settings import GeometrySettings, NetworkBatch
 
 # Numbers in the stream of the networks that run at a time, forward; and bytes that they may keep
 # from the forward to the backward pass. Fixed, so that every random number is the same on every
@@ -39,7 +38,9 @@ def run(settings: GeometrySettings, context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _frames(batch: Batch, q: np.ndarray, context: Context, bar: Any) -> Iterator[pd.DataFrame]:
+def _frames(
+    batch: NetworkBatch, q: np.ndarray, context: Context, bar: Any
+) -> Iterator[pd.DataFrame]:
     sampler, values = _simulate(batch, q, context, bar)
     own = batch.columns() | {"q0": q}
     own["rho0"] = own.pop("rho")
@@ -60,7 +61,7 @@ def _frames(batch: Batch, q: np.ndarray, context: Context, bar: Any) -> Iterator
 
 
 def _simulate(
-    batch: Batch, q: np.ndarray, context: Context, bar: Any
+    batch: NetworkBatch, q: np.ndarray, context: Context, bar: Any
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Sampler used, and quantity -> (layers, points * networks) or (.., items), float64."""
     import torch
@@ -76,7 +77,7 @@ def _simulate(
 
 
 def _own_weights(
-    batch: Batch,
+    batch: NetworkBatch,
     columns: dict[str, np.ndarray],
     sampler: str,
     context: Context,
@@ -90,7 +91,7 @@ def _own_weights(
 
 
 def _shared_weights(
-    batch: Batch, columns: dict[str, np.ndarray], context: Context, generator: Any, bar: Any
+    batch: NetworkBatch, columns: dict[str, np.ndarray], context: Context, generator: Any, bar: Any
 ) -> dict[str, np.ndarray]:
     """One network after the other, its points as sequences that pass through the same draws."""
     networks = []
@@ -113,7 +114,7 @@ def _join(parts: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts], 1) for name in parts[0]}
 
 
-def _split(columns: dict[str, np.ndarray], batch: Batch) -> Iterator[dict[str, np.ndarray]]:
+def _split(columns: dict[str, np.ndarray], batch: NetworkBatch) -> Iterator[dict[str, np.ndarray]]:
     """As many rows at a time as fit into memory together."""
     size = _networks_at_once(batch)
     for start in range(0, len(columns["q"]), size):
@@ -121,7 +122,7 @@ def _split(columns: dict[str, np.ndarray], batch: Batch) -> Iterator[dict[str, n
 
 
 def _measure(
-    batch: Batch, columns: dict[str, np.ndarray], sampler: str, generator: Any, bar: Any
+    batch: NetworkBatch, columns: dict[str, np.ndarray], sampler: str, generator: Any, bar: Any
 ) -> dict[str, np.ndarray]:
     """Quantity -> (layers, rows) or (layers, rows, items) for networks with these parameters."""
     import torch
@@ -140,7 +141,7 @@ def _measure(
     x = x[None] if batch.shared_weights else x  # (1, points, n, d) or (networks, n, d)
     p = {name: column.to(dtype)[:, None, None] for name, column in p.items()}
     options = {
-        "strengths": {"attention": p["alpha_attn"], "feed_forward": p["alpha_mlp"]},
+        "strengths": {"attention": p["alpha_attn"], "feed_forward": p["alpha_ff"]},
         "gains": cowsik_gains(p["sigma_a"], p["sigma_v"], p["sigma_w1"], p["sigma_w2"]),
     }
     if batch.readout == "none":
@@ -157,7 +158,7 @@ def _measure(
 
 
 def _forward(
-    batch: Batch,
+    batch: NetworkBatch,
     x: Any,
     config: Any,
     scheme: Any,
@@ -185,7 +186,7 @@ def _forward(
 
 
 def _backward(
-    batch: Batch,
+    batch: NetworkBatch,
     x: Any,
     config: Any,
     scheme: Any,
@@ -206,7 +207,7 @@ def _backward(
     return gradient_trajectory(x, config, scheme, draws, readout, layers=batch.layers, **options)
 
 
-def _networks_at_once(batch: Batch) -> int:
+def _networks_at_once(batch: NetworkBatch) -> int:
     n, d = batch.n_tokens, batch.d_model
     if batch.readout == "none":
         return max(1, _FORWARD_NUMBERS // (n * d))

@@ -10,7 +10,7 @@ from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.geometry.design import start_variances
-from sigprop.experiments.geometry.settings import Batch, GeometrySettings
+from sigprop.experiments.geometry.settings import GeometrySettings, NetworkBatch
 from sigprop.theory import cowsik2024 as theory
 from sigprop.theory.cowsik2024_phases import lambda_a, lambda_g
 
@@ -18,9 +18,9 @@ from sigprop.theory.cowsik2024_phases import lambda_a, lambda_g
 def run(settings: GeometrySettings, context: Context) -> pd.DataFrame:
     """The theory of every setting, with the factors of the simulation and an empty sampler.
 
-    q, p, q_minus_p and, with a read-out, g, h at the kept layers; g counts from the read-out's own
+    q, p, q_minus_p and, with a readout, g, h at the kept layers; g counts from the readout's own
     |R_i|^2 = d. `lambda_a` and `lambda_g` belong to the collapsed fixed point and `lambda_g_traj`,
-    for independent read-outs, to the whole stack; their `layer` is the last one.
+    for independent readouts, to the whole stack; their `layer` is the last one.
 
     Raises:
         UserError: settings that the simulation allows but the quadratures do not reach.
@@ -34,12 +34,12 @@ def run(settings: GeometrySettings, context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def architecture(batch: Batch) -> theory.Architecture:
+def architecture(batch: NetworkBatch) -> theory.Architecture:
     """The points of a batch as the theory knows them, arrays of shape (points,)."""
     p = batch.columns()
     return theory.Architecture(
         p["alpha_attn"],
-        p["alpha_mlp"],
+        p["alpha_ff"],
         p["sigma_w1"],
         p["sigma_w2"],
         p["sigma_a"],
@@ -50,7 +50,7 @@ def architecture(batch: Batch) -> theory.Architecture:
     )
 
 
-def _frames(batch: Batch) -> Iterator[pd.DataFrame]:
+def _frames(batch: NetworkBatch) -> Iterator[pd.DataFrame]:
     own = batch.columns() | {"q0": start_variances(batch)}
     own["rho0"] = own.pop("rho")
     for quantity, layers, value in _values(batch, own):
@@ -61,7 +61,7 @@ def _frames(batch: Batch) -> Iterator[pd.DataFrame]:
 
 
 def _values(
-    batch: Batch, own: dict[str, np.ndarray]
+    batch: NetworkBatch, own: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, list[int], np.ndarray]]:
     """Quantity, layers and values (layers, points)."""
     model, kept, last = architecture(batch), list(batch.layers), [batch.depth]

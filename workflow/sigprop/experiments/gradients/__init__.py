@@ -1,1 +1,1 @@
-"""Gradients of a random linear read-out through random encoders, layer by layer."""
+"""Gradients of a random linear readout through random encoders, layer by layer."""

@@ -1,15 +1,14 @@
-"""Gradients of a random linear read-out through random encoders, layer by layer."""
+"""Gradients of a random linear readout through random encoders, layer by layer."""
 
 import numpy as np
 import pandas as pd
 
 from sigprop.artifacts.progress import progress
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.gradients.settings import GradientSettings
-from sigprop.experiments.propagation.settings import Case
+from sigprop.experiments.propagation.settings import EncoderCase
 
 _SUMS = ("sum_sq_norm", "gram_sq_norm", "spread_sq_norm", "mean_sq_norm")
 
@@ -34,7 +33,7 @@ def run(settings: GradientSettings, context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _case_rows(case: Case, settings: GradientSettings, context: Context) -> pd.DataFrame:
+def _case_rows(case: EncoderCase, settings: GradientSettings, context: Context) -> pd.DataFrame:
     sampler, values = _simulate(case, settings, context)
     wanted = (*settings.quantities, *(_SUMS if case.attention == "softmax" else ()))
     factors = case.factors() | {"sampler": sampler}
@@ -56,7 +55,7 @@ def _case_rows(case: Case, settings: GradientSettings, context: Context) -> pd.D
 
 
 def _simulate(
-    case: Case, settings: GradientSettings, context: Context
+    case: EncoderCase, settings: GradientSettings, context: Context
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Sampler used, and quantity -> (layers, n_networks) float64."""
     import torch

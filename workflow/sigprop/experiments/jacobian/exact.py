@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.jacobian.settings import ExactSettings

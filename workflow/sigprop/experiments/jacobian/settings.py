@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -40,7 +40,7 @@ class Cell:
         return {name: getattr(self, name) for name in (*names, "sigma_x", "rho", "tau")}
 
 
-class Grid(Block):
+class CellGrid(SettingsBlock):
     """Attention layers at every combination of the lists below."""
 
     attention: Factor[Literal["softmax", "uniform"]] = Field(
@@ -134,7 +134,7 @@ class JacobianSettings(Experiment):
 
     experiment: Literal["jacobian"] = Field(default="jacobian", description="kind of experiment")
 
-    grids: dict[str, Grid] = Field(min_length=1, description="each grid crosses its own lists")
+    grids: dict[str, CellGrid] = Field(min_length=1, description="each grid crosses its own lists")
 
     @property
     def design(self) -> str | None:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sigprop.artifacts.progress import progress
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.jacobian.settings import Cell, JacobianSettings

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ PlaneQuantity = Literal[
 ]
 
 
-class Axis(Block):
+class Axis(SettingsBlock):
     """`count` evenly spaced values from `low` to `high`."""
 
     low: float = Field(description="first value")
@@ -69,8 +69,8 @@ class Scales(Axis):
     high: Sigma = Field(description="last value")
 
 
-class Plane(Block):
-    """Exponents over alpha_attn x alpha_mlp x sigma_w."""
+class Plane(SettingsBlock):
+    """Exponents over alpha_attn x alpha_ff x sigma_w."""
 
     variant: Factor[Variant] = Field(
         default=["softmax"],
@@ -82,7 +82,7 @@ class Plane(Block):
         default=["tied"], description="second MLP matrix: tied, sigma_w2 = sigma_w1; unit, 1"
     )
     alpha_attn: Strengths | Factor[Alpha] = Field(description="strength of the attention branch")
-    alpha_mlp: Strengths | Factor[Alpha] | None = Field(
+    alpha_ff: Strengths | Factor[Alpha] | None = Field(
         default=None, description="strength of the MLP branch; null means that of attention"
     )
     sigma_w: Scales | Factor[Sigma] = Field(description="first MLP matrix")
@@ -110,8 +110,8 @@ class Plane(Block):
         return self
 
 
-class CriticalLine(Block):
-    """Where lambda_a = 0: sigma_w by alpha, or, with `sigma_w` given, alpha_mlp by alpha_attn."""
+class CriticalLine(SettingsBlock):
+    """Where lambda_a = 0: sigma_w by alpha, or, with `sigma_w` given, alpha_ff by alpha_attn."""
 
     mode: Factor[Mode] = Field(default=["conv"], description="skip and normalization of the stream")
     read_out: Factor[ReadOut] = Field(default=["tied"], description="second MLP matrix")
@@ -119,11 +119,11 @@ class CriticalLine(Block):
         description="strength of both branches or, with sigma_w, of attention"
     )
     sigma_w: Factor[Sigma] | None = Field(
-        default=None, description="MLP matrices at which alpha_mlp is sought; null: seek sigma_w"
+        default=None, description="MLP matrices at which alpha_ff is sought; null: seek sigma_w"
     )
 
 
-class TrainableAlpha(Block):
+class TrainableAlpha(SettingsBlock):
     """Largest alpha of both branches with depth * max(|lambda_a|, |lambda_g|) <= budget."""
 
     mode: Factor[Literal["conv", "renorm"]] = Field(default=["conv"], description="as for planes")
@@ -132,7 +132,7 @@ class TrainableAlpha(Block):
     budget: float = Field(default=1.0, gt=0, description="bound on depth * |lambda|")
 
 
-class FixedPoints(Block):
+class FixedPoints(SettingsBlock):
     """Stable simplex (q*, rho*) by sigma_w, and the sigma_w of its two transitions."""
 
     mode: Factor[Literal["conv", "renorm"]] = Field(default=["conv"], description="as for planes")
@@ -141,7 +141,7 @@ class FixedPoints(Block):
     n_tokens: Factor[Tokens] = Field(description="tokens, or inf")
 
 
-class Edges(Block):
+class Edges(SettingsBlock):
     """Stable rho* at the sigma_w where lambda_a has a given small value; infinitely many tokens."""
 
     mode: Factor[Literal["conv", "renorm"]] = Field(default=["conv"], description="as for planes")
@@ -151,7 +151,7 @@ class Edges(Block):
     )
 
 
-class UpdateMap(Block):
+class UpdateMap(SettingsBlock):
     """rho after attention and after the whole block, by rho before it."""
 
     mode: Factor[Literal["conv", "renorm"]] = Field(default=["conv"], description="as for planes")
@@ -161,7 +161,7 @@ class UpdateMap(Block):
     n_points: int = Field(ge=3, le=2001, description="values of rho, from 0 to 1")
 
 
-class Scaling(Block):
+class Scaling(SettingsBlock):
     """DeepScaleLM: exponents at alpha^2 = k / depth with branches of unit output variance."""
 
     k: Factor[Annotated[float, Field(gt=0, le=100)]] = Field(description="alpha^2 * depth")
@@ -184,7 +184,7 @@ class PhasesSettings(Experiment):
     # lambda_*: per block; lambda_g: coherent mode at rho = 1, lambda_g_traj: along `depth` blocks
     # from (q, rho) = (1, 0), lambda_g_star: at the stable fixed point. log_angle_factor: of
     # (1-rho')/(1-rho) in the block's map at rho = 1; log_backward_radius: of its backward matrix
-    # there. power_*: mode unit. sigma_c, alpha_mlp_c: lambda_a = 0, exact or to leading order in
+    # there. power_*: mode unit. sigma_c, alpha_ff_c: lambda_a = 0, exact or to leading order in
     # alpha^2; balance: alpha_M^2 (G - B) / (alpha_A^2 sigma_V^2) at sigma_c, 1 to leading order.
     # rho_stable_least: least rho of all stable fixed points, found by a scan; rho_star is searched
     # for from the collapsed one. sigma_orthogonal: where rho* reaches 0 at n = inf. rho_attention,
@@ -206,8 +206,8 @@ class PhasesSettings(Experiment):
         "sigma_c": "1",
         "sigma_c_leading": "1",
         "balance": "1",
-        "alpha_mlp_c": "1",
-        "alpha_mlp_c_leading": "1",
+        "alpha_ff_c": "1",
+        "alpha_ff_c_leading": "1",
         "alpha_max": "1",
         "sigma_orthogonal": "1",
         "q": "coordinate^2",
@@ -224,7 +224,7 @@ class PhasesSettings(Experiment):
         "n_tokens": "float64",
         "depth": "int64",
         "alpha_attn": "float64?",
-        "alpha_mlp": "float64?",
+        "alpha_ff": "float64?",
         "sigma_w1": "float64?",
         "sigma_w2": "float64?",
         "sigma_a": "float64",

@@ -88,7 +88,7 @@ def _rows(
         "depth": 0,
         "rho": np.nan,
     }
-    for name in ("n_tokens", "alpha_attn", "alpha_mlp"):
+    for name in ("n_tokens", "alpha_attn", "alpha_ff"):
         factors[name] = np.asarray(getattr(a, name), dtype=np.float64)
     for name in ("sigma_w1", "sigma_w2", "sigma_a", "sigma_v"):
         factors[name] = np.asarray(getattr(a, name), dtype=np.float64)
@@ -107,11 +107,11 @@ def _number(n_tokens: int | str) -> float:
 
 def _plane(grid: Plane) -> Iterator[pd.DataFrame]:
     attn, sigma = values(grid.alpha_attn), values(grid.sigma_w)
-    if grid.alpha_mlp is None:
+    if grid.alpha_ff is None:
         x, w = np.meshgrid(attn, sigma, indexing="ij")
         y = x
     else:
-        x, y, w = np.meshgrid(attn, values(grid.alpha_mlp), sigma, indexing="ij")
+        x, y, w = np.meshgrid(attn, values(grid.alpha_ff), sigma, indexing="ij")
     for variant, mode, activation, read_out in itertools.product(
         grid.variant, grid.mode, grid.activation, grid.read_out
     ):
@@ -128,7 +128,7 @@ def _variant(
     """sigma_w is that of the first MLP matrix; for sigma_reparam gamma_w = 2 sigma_w, others 1."""
     if variant == "deepscale":
         made = theory.deepscale(1.0, k=x**2, sigma_w1=w, n_tokens=n, activation=activation)
-        same = {"alpha_attn": x, "alpha_mlp": y}  # k / depth = x^2 up to rounding
+        same = {"alpha_attn": x, "alpha_ff": y}  # k / depth = x^2 up to rounding
         return Architecture(**(_fields(made) | same))
     if variant == "sigma_reparam":
         return theory.sigma_reparam(x, y, gamma_w=2 * w, n_tokens=n, activation=activation)
@@ -171,7 +171,7 @@ def _exponent(architecture: Architecture, quantity: str, depth: int) -> Array:
 
 def _powers(architecture: Architecture) -> tuple[Array, Array]:
     """As `power_exponents`, nan where both strengths are 0 and nothing moves."""
-    attn, mlp = np.asarray(architecture.alpha_attn), np.asarray(architecture.alpha_mlp)
+    attn, mlp = np.asarray(architecture.alpha_attn), np.asarray(architecture.alpha_ff)
     still = (attn == 0.0) & (mlp == 0.0)
     moving = _fields(architecture) | {"alpha_attn": np.where(still, 1.0, attn)}
     power_a, power_g = phases.power_exponents(Architecture(**moving))
@@ -195,10 +195,10 @@ def _line(grid: CriticalLine) -> Iterator[pd.DataFrame]:
                 other: dict[str, Any] = {"sigma_w1": np.nan, "sigma_w2": np.nan}
             else:
                 found = {
-                    "alpha_mlp_c": phases.critical_alpha_mlp(architecture),
-                    "alpha_mlp_c_leading": phases.critical_alpha_mlp(architecture, order="leading"),
+                    "alpha_ff_c": phases.critical_alpha_ff(architecture),
+                    "alpha_ff_c_leading": phases.critical_alpha_ff(architecture, order="leading"),
                 }
-                other = {"alpha_mlp": np.nan}
+                other = {"alpha_ff": np.nan}
             yield from _rows(architecture, found, read_out=read_out, **other)
 
 
@@ -223,7 +223,7 @@ def _trainable(grid: TrainableAlpha) -> Iterator[pd.DataFrame]:
         architecture = theory.tied(0.5, 0.5, sigma, mode=mode)
         largest, _ = phases.trainable_alpha(architecture, depth, budget=grid.budget)
         yield from _rows(
-            architecture, {"alpha_max": largest}, depth=depth, alpha_attn=np.nan, alpha_mlp=np.nan
+            architecture, {"alpha_max": largest}, depth=depth, alpha_attn=np.nan, alpha_ff=np.nan
         )
 
 

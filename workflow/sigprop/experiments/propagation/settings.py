@@ -14,7 +14,7 @@ from sigprop.models.schemes import Scheme, resolved
 
 
 @dataclass(frozen=True)
-class Case:
+class EncoderCase:
     """One point of the sweep: everything that fixes the law of one batch of random networks."""
 
     scheme: Scheme
@@ -154,7 +154,7 @@ class EncoderSettings(OfSchemes):
                 )
         return self
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[EncoderCase]:
         """Every case of the sweep, once, in a fixed order.
 
         Schemes that differ by their strengths alone are one and the same with a `residual`.
@@ -186,7 +186,7 @@ class EncoderSettings(OfSchemes):
             networks = self.n_networks
             if self.network_width_cap is not None:
                 networks = min(networks, max(8, self.network_width_cap // width))
-            case = Case(
+            case = EncoderCase(
                 scheme=scheme,
                 activation=activation,
                 attention=attention,

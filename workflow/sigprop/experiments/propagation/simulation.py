@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 
 from sigprop.artifacts.progress import progress
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
-from sigprop.experiments.propagation.settings import Case, PropagationSettings
+from sigprop.experiments.propagation.settings import EncoderCase, PropagationSettings
 
 # Bytes of activations that one batch of networks may hold at a time. Fixed, not measured, so that
 # the split into batches (and with it every random number) is the same on every machine.
@@ -37,7 +36,7 @@ def run(settings: PropagationSettings, context: Context) -> pd.DataFrame:
 
 
 def _case_rows(
-    case: Case, settings: PropagationSettings, context: Context, bar: Any
+    case: EncoderCase, settings: PropagationSettings, context: Context, bar: Any
 ) -> Iterator[pd.DataFrame]:
     sampler, layers, values = _simulate(case, settings, context, bar)
     factors = case.factors() | {"sampler": sampler}
@@ -65,7 +64,7 @@ def _case_rows(
 
 
 def _simulate(
-    case: Case, settings: PropagationSettings, context: Context, bar: Any
+    case: EncoderCase, settings: PropagationSettings, context: Context, bar: Any
 ) -> tuple[str, list[int], dict[str, np.ndarray]]:
     """Sampler used, kept layers, and quantity -> (kept layers, n_networks) float64."""
     import torch

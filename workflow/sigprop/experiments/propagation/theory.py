@@ -8,7 +8,7 @@ import pandas as pd
 from sigprop.artifacts.errors import UserError
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
-from sigprop.experiments.propagation.settings import Case, PropagationSettings
+from sigprop.experiments.propagation.settings import EncoderCase, PropagationSettings
 from sigprop.theory import noci2022 as theory
 from sigprop.theory import noci2022_maps as maps
 
@@ -50,7 +50,7 @@ def run(settings: PropagationSettings, context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _values(case: Case, layers: list[int]) -> dict[str, tuple[list[int], np.ndarray]]:
+def _values(case: EncoderCase, layers: list[int]) -> dict[str, tuple[list[int], np.ndarray]]:
     scheme, n, depth = case.scheme, case.n_tokens, case.depth
     gain_attn, gain_ff = (
         float(gain)

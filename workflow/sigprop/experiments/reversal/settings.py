@@ -16,7 +16,7 @@ from sigprop.models.schemes import Scheme, resolved
 
 
 @dataclass(frozen=True)
-class Case:
+class ReversalCase:
     """One curve: networks that differ by their random numbers only."""
 
     scheme: Scheme
@@ -113,11 +113,11 @@ class ReversalSettings(OfSchemes):
             )
         return self
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[ReversalCase]:
         """Every case of the sweep, in a fixed order."""
         strengths = [each.strength() for each in self.residual] if self.residual else [None]
         for strength, depth, r in itertools.product(strengths, self.depth, self.r):
-            yield Case(resolved(self.scheme, strength, self.schemes), depth, r)
+            yield ReversalCase(resolved(self.scheme, strength, self.schemes), depth, r)
 
     @property
     def n_runs(self) -> int:

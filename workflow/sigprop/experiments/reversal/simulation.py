@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.ensembles import train_each
 from sigprop.experiments.frames import tidy
-from sigprop.experiments.reversal.settings import Case, ReversalSettings
+from sigprop.experiments.reversal.settings import ReversalCase, ReversalSettings
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from sigprop.training.measurements import History
 
 
-Member = tuple[Case, int]  # a case and the index of the network in it
+Member = tuple[ReversalCase, int]  # a case and the index of the network in it
 
 
 def run(settings: ReversalSettings, context: Context) -> pd.DataFrame:
@@ -78,7 +77,7 @@ def _train(
     from sigprop.models.trained import TokenClassifier, TrainedEncoder
     from sigprop.tasks.reversal import (
         N_DIGITS,
-        Batch,
+        ReversalBatch,
         ReversalData,
         correlated_input,
         reversal_batch,
@@ -124,7 +123,7 @@ def _train(
     own = torch.Generator()
     own.manual_seed(torch_seed(seed_stream(context.seed, context.table, "test")))
     one = reversal_batch([own], settings.test_sequences, n)
-    test = Batch(*(part.expand(len(members), -1, -1).to(context.device) for part in one))
+    test = ReversalBatch(*(part.expand(len(members), -1, -1).to(context.device) for part in one))
 
     def evaluate(moment: Moment) -> dict[str, "Tensor"]:
         logits = model(test.tokens, tau=moment.tau)

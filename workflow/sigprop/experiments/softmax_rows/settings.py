@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 
 # Of the logits of one row; that of theory.softmax_moments.
 _LARGEST_VARIANCE = 150.0
@@ -42,7 +42,7 @@ class Rows:
         return sizes | {"d_k": self.d_k, "sigma_a": sigma_a, "rho": rho, "beta": beta}
 
 
-class RowGrid(Block):
+class RowGrid(SettingsBlock):
     """Random attention at every combination of the lists below."""
 
     n_tokens: Factor[Annotated[int, Field(ge=2, le=1_000_000)]] = Field(description="columns")

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sigprop.artifacts.progress import progress
-from sigprop.artifacts.seeds import stream as seed_stream
+from sigprop.artifacts.seeds import seed_stream
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
 from sigprop.experiments.softmax_rows.settings import Rows, SoftmaxRowsSettings

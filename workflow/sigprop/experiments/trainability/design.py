@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 
 from sigprop.artifacts.errors import UserError
-from sigprop.experiments.trainability.settings import Edge, Point, TrainabilitySettings
+from sigprop.experiments.trainability.settings import Configuration, Edge, TrainabilitySettings
 from sigprop.theory.cowsik2024 import tied
 from sigprop.theory.cowsik2024_phases import lambda_a, lambda_g
 
 
-def run(settings: TrainabilitySettings) -> dict[int, list[Point]]:
+def run(settings: TrainabilitySettings) -> dict[int, list[Configuration]]:
     """The configurations at each depth; only the design `edge` asks for them."""
     assert settings.edge is not None
     return {depth: near_the_edge(settings.edge, depth) for depth in settings.depth}
 
 
-def near_the_edge(edge: Edge, depth: int) -> list[Point]:
+def near_the_edge(edge: Edge, depth: int) -> list[Configuration]:
     """The configurations at one depth: the group of larger lambda_g, then the other.
 
     In the order of the candidates, kept are the first `n_points` with L |lambda_a| < `near` and
@@ -28,7 +28,7 @@ def near_the_edge(edge: Edge, depth: int) -> list[Point]:
     candidates = edge.candidates()
     attn, mlp, sigma_w, sigma_v = (
         np.array([getattr(point, name) for point in candidates])
-        for name in ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v")
+        for name in ("alpha_attn", "alpha_ff", "sigma_w", "sigma_v")
     )
     model = tied(attn, mlp, sigma_w, sigma_v=sigma_v)
     near, growing = np.abs(depth * lambda_a(model)) < edge.near, depth * lambda_g(model)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sigprop.experiments.schemes import OF_RECORDS, ModeRecords, records_of_modes, schemes_of
-from sigprop.experiments.settings import Block, Experiment, Factor
+from sigprop.experiments.settings import Experiment, Factor, SettingsBlock
 from sigprop.experiments.training import Training
 from sigprop.models.schemes import Scheme
 from sigprop.training.settings import TrainSettings
@@ -27,12 +27,12 @@ DIVERGED_LOSS = 2.0
 
 
 @dataclass(frozen=True)
-class Point:
+class Configuration:
     """One configuration: what its networks do not share with the others of the design."""
 
     config: int
     alpha_attn: float
-    alpha_mlp: float
+    alpha_ff: float
     sigma_w: float
     sigma_v: float = 1.0
     sigma_a: float = 1.0
@@ -46,14 +46,14 @@ class Group:
     mode: Mode
     depth: int
     seed: int
-    points: tuple[Point, ...]
+    points: tuple[Configuration, ...]
 
 
-class Diagonal(Block):
+class Diagonal(SettingsBlock):
     """Every alpha with every sigma_w; both branches have the same strength."""
 
     alpha: Factor[Annotated[float, Field(ge=0)]] = Field(
-        description="alpha_attn = alpha_mlp = alpha * L^-depth_power"
+        description="alpha_attn = alpha_ff = alpha * L^-depth_power"
     )
     depth_power: float = Field(default=0.0, ge=0, le=4, description="see alpha")
     sigma_w: Factor[Sigma] = Field(description="both MLP matrices: entry sd times sqrt(d)")
@@ -63,20 +63,22 @@ class Diagonal(Block):
         """Number of configurations at one depth."""
         return len(self.alpha) * len(self.sigma_w)
 
-    def points(self, depth: int) -> list[Point]:
+    def points(self, depth: int) -> list[Configuration]:
         """The configurations at one depth, in a fixed order."""
         crossed = itertools.product(self.alpha, self.sigma_w)
         scale = depth**-self.depth_power
-        return [Point(i, a * scale, a * scale, sigma) for i, (a, sigma) in enumerate(crossed)]
+        return [
+            Configuration(i, a * scale, a * scale, sigma) for i, (a, sigma) in enumerate(crossed)
+        ]
 
 
-class Hypercube(Block):
+class Hypercube(SettingsBlock):
     """A Latin hypercube, uniform in every range; ranges not given stay at 1."""
 
     n_points: int = Field(ge=2, le=1_000_000, description="configurations")
     design_seed: int = Field(ge=0, lt=2**63, description="of the hypercube alone")
     alpha_attn: AlphaRange = Field(description="strength of the attention branch, low and high")
-    alpha_mlp: AlphaRange = Field(description="strength of the MLP branch")
+    alpha_ff: AlphaRange = Field(description="strength of the MLP branch")
     sigma_w: SigmaRange = Field(description="both MLP matrices: entry sd times sqrt(d)")
     sigma_v: SigmaRange | None = Field(default=None, description="values: entry sd times sqrt(d)")
     sigma_a: SigmaRange | None = Field(default=None, description="sd of a logit at |x|^2 = d")
@@ -89,7 +91,7 @@ class Hypercube(Block):
         return self
 
     def _ranges(self) -> dict[str, list[float]]:
-        names = ("alpha_attn", "alpha_mlp", "sigma_w", "sigma_v", "sigma_a")
+        names = ("alpha_attn", "alpha_ff", "sigma_w", "sigma_v", "sigma_a")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
@@ -97,21 +99,21 @@ class Hypercube(Block):
         """Number of configurations at one depth."""
         return self.n_points
 
-    def points(self, depth: int) -> list[Point]:
+    def points(self, depth: int) -> list[Configuration]:
         """The configurations; the same at every depth."""
         from scipy.stats import qmc
 
         unit = qmc.LatinHypercube(len(self._ranges()), rng=self.design_seed)
         return self._scaled(unit.random(self.n_points))
 
-    def _scaled(self, unit: Any) -> list[Point]:
+    def _scaled(self, unit: Any) -> list[Configuration]:
         """Points of the unit cube, (N, ranges), as configurations."""
         from scipy.stats import qmc
 
         ranges = self._ranges()
         scaled = qmc.scale(unit, *zip(*ranges.values(), strict=True))
         rows = (dict(zip(ranges, map(float, row), strict=True)) for row in scaled)
-        return [Point(i, **row) for i, row in enumerate(rows)]
+        return [Configuration(i, **row) for i, row in enumerate(rows)]
 
 
 class Edge(Hypercube):
@@ -130,10 +132,10 @@ class Edge(Hypercube):
         """Number of configurations at one depth."""
         return 2 * self.n_points
 
-    def points(self, depth: int) -> list[Point]:
+    def points(self, depth: int) -> list[Configuration]:
         raise ValueError("theory chooses the configurations of edge, see trainability.design")
 
-    def candidates(self) -> list[Point]:
+    def candidates(self) -> list[Configuration]:
         """A scrambled Sobol sequence, uniform in every range."""
         from scipy.stats import qmc
 
@@ -188,7 +190,7 @@ class TrainabilitySettings(Experiment):
         "d_model": "int64",
         "config": "int64",
         "alpha_attn": "float64",
-        "alpha_mlp": "float64",
+        "alpha_ff": "float64",
         "sigma_w": "float64",
         "sigma_v": "float64",
         "sigma_a": "float64",
@@ -214,7 +216,7 @@ class TrainabilitySettings(Experiment):
     n_symbols: int = Field(default=8, ge=2, le=65536, description="size of the alphabet")
     d_model: int = Field(default=32, ge=2, le=65536, description="width, also that of the MLP")
     readout: float = Field(
-        default=0.1, gt=0, le=1e3, description="read-out weights: entry sd times sqrt(d)"
+        default=0.1, gt=0, le=1e3, description="readout weights: entry sd times sqrt(d)"
     )
     n_seeds: int = Field(ge=1, le=10_000, description="trainings of each configuration")
     ensemble: int = Field(
@@ -246,12 +248,16 @@ class TrainabilitySettings(Experiment):
         """Name of the design: grid, lhs or edge."""
         return "grid" if self.grid else "lhs" if self.lhs else "edge"
 
-    def points(self, depth: int, edge: dict[int, list[Point]] | None = None) -> list[Point]:
+    def points(
+        self, depth: int, edge: dict[int, list[Configuration]] | None = None
+    ) -> list[Configuration]:
         """The configurations at one depth; `edge` has those that theory chose, by depth."""
-        points: list[Point] = edge[depth] if edge else getattr(self, self.shape).points(depth)
+        points: list[Configuration] = (
+            edge[depth] if edge else getattr(self, self.shape).points(depth)
+        )
         return points
 
-    def groups(self, edge: dict[int, list[Point]] | None = None) -> Iterator[Group]:
+    def groups(self, edge: dict[int, list[Configuration]] | None = None) -> Iterator[Group]:
         """Everything to train, at most `ensemble` configurations at a time, in a fixed order."""
         schemes = schemes_of(self.records)
         for mode, depth, seed in itertools.product(self.mode, self.depth, range(self.n_seeds)):

@@ -7,7 +7,7 @@ losses is due to their settings. Another training seed draws everything anew.
 
 The networks are those of the theory (arXiv 2403.02579): one head, tanh, no positions, and LN
 without trainable gain or bias, here during training too, so that the stream stays normalized as
-the theory says. The read-out has a bias, which starts at 0. Without positions equal symbols of a
+the theory says. The readout has a bias, which starts at 0. Without positions equal symbols of a
 sequence have equal states in every layer, so each is computed once, with its count (`Counted`).
 """
 
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.context import Context
 from sigprop.experiments.ensembles import train_each
 from sigprop.experiments.trainability.rows import group_frame
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from sigprop.models.trained import TokenClassifier
-    from sigprop.tasks.histogram import Batch
+    from sigprop.tasks.histogram import HistogramBatch
     from sigprop.training.checkpoints import Checkpoints
     from sigprop.training.measurements import History
 
@@ -75,7 +74,7 @@ def _model(group: Group, settings: TrainabilitySettings, context: Context) -> "T
         EncoderConfig(settings.n_tokens, settings.d_model, group.depth, activation="tanh"),
         group.scheme,  # but for strengths and sigmas, which differ by member
         generators,
-        strengths={"attention": p["alpha_attn"], "feed_forward": p["alpha_mlp"]},
+        strengths={"attention": p["alpha_attn"], "feed_forward": p["alpha_ff"]},
         train_norms=False,
     )
     # The task does not ask where a symbol stands.
@@ -104,7 +103,7 @@ class Counted(NamedTuple):
     counts: "Tensor"
 
 
-def counted(batch: "Batch", n_symbols: int, n_members: int, device: str) -> Counted:
+def counted(batch: "HistogramBatch", n_symbols: int, n_members: int, device: str) -> Counted:
     """The sequences of a batch, the same for all E members, with every symbol once: m = n_symbols.
 
     With more symbols than tokens the tokens stay as they are, m = n, and count one each. A symbol
@@ -155,7 +154,7 @@ def _train(
             "accuracy": accuracy(logits, test.targets, weights=test.counts),
         }
 
-    def loss(batch: "Batch", tau: float | None) -> "Tensor":
+    def loss(batch: "HistogramBatch", tau: float | None) -> "Tensor":
         now = counted(batch, settings.n_symbols, n_members, context.device)
         logits = model(now.tokens, counts=now.counts)
         return cross_entropy(logits, now.targets, weights=now.counts)

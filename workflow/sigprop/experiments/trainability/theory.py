@@ -28,7 +28,7 @@ def architecture(group: Group, settings: TrainabilitySettings) -> Architecture:
     p = pd.DataFrame([asdict(point) for point in group.points])
     return tied(
         p["alpha_attn"].to_numpy(),
-        p["alpha_mlp"].to_numpy(),
+        p["alpha_ff"].to_numpy(),
         p["sigma_w"].to_numpy(),
         sigma_a=p["sigma_a"].to_numpy(),
         sigma_v=p["sigma_v"].to_numpy(),

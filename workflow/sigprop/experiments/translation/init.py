@@ -27,7 +27,7 @@ def run(settings: TranslationInitSettings, context: Context) -> pd.DataFrame:
         build,
         prepared,
         probe_batch,
-        stream,
+        run_seed,
         token_statistics,
     )
 
@@ -38,7 +38,7 @@ def run(settings: TranslationInitSettings, context: Context) -> pd.DataFrame:
     frames = []
     for case, seed in itertools.product(settings.cases(), range(settings.n_seeds)):
         weights = torch.Generator().manual_seed(
-            stream(context.seed, seed, f"weights L{case.depth}")
+            run_seed(context.seed, seed, f"weights L{case.depth}")
         )
         network = build(settings, data, case, weights).to(context.device).eval()
         states: list[torch.Tensor] = []

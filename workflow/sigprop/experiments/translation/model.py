@@ -11,14 +11,13 @@ import torch
 from torch import Generator, Tensor
 
 from sigprop.artifacts.errors import UserError
-from sigprop.artifacts.seeds import stream as seed_stream
-from sigprop.artifacts.seeds import torch_seed
+from sigprop.artifacts.seeds import seed_stream, torch_seed
 from sigprop.experiments.translation import data as translation_data
 from sigprop.experiments.translation.data import TranslationData
-from sigprop.experiments.translation.settings import Case, Network, TranslationSettings
+from sigprop.experiments.translation.settings import Network, TranslationCase, TranslationSettings
 from sigprop.models.decoding import Search
 from sigprop.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from sigprop.tasks.translation.batches import Batch, Batches, pad
+from sigprop.tasks.translation.batches import Batches, SentenceBatch, pad
 from sigprop.tasks.translation.subwords import EOS, PAD
 
 
@@ -76,13 +75,16 @@ def config_of(settings: Network, data: TranslationData, depth: int) -> Seq2SeqCo
     )
 
 
-def stream(root: int, seed: int, purpose: str) -> int:
+def run_seed(root: int, seed: int, purpose: str) -> int:
     """The seed of one stream. Methods share it: they start from the same draws on the same data."""
     return torch_seed(seed_stream(root, "translation", f"seed {seed}", purpose))
 
 
 def build(
-    settings: Network, data: TranslationData, case: Case, generator: Generator | None = None
+    settings: Network,
+    data: TranslationData,
+    case: TranslationCase,
+    generator: Generator | None = None,
 ) -> Seq2Seq:
     """The network of a case; without a generator its weights are to be loaded."""
     own = generator or torch.Generator().manual_seed(0)
@@ -99,9 +101,9 @@ class Endless:
 
     def __init__(self, batches: Batches, device: str) -> None:
         self._batches, self._device = batches, device
-        self._forever: Iterator[Batch] = batches.forever()
+        self._forever: Iterator[SentenceBatch] = batches.forever()
 
-    def next(self) -> Batch:
+    def next(self) -> SentenceBatch:
         return next(self._forever).to(self._device)
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sigprop.experiments.schemes import OfSchemes, SchemeName
-from sigprop.experiments.settings import Block, Factor
+from sigprop.experiments.settings import Factor, SettingsBlock
 from sigprop.experiments.training import Training
 from sigprop.models.attention import check_head_size
 from sigprop.models.schemes import Scheme, resolved
@@ -41,7 +41,7 @@ MULTI30K_SHA256 = {
 }
 
 
-class TranslationDataSettings(Block):
+class TranslationDataSettings(SettingsBlock):
     """Which parallel text, and how it becomes numbers."""
 
     source: Source = Field(
@@ -128,7 +128,7 @@ class TranslationTraining(Training):
 
 
 @dataclass(frozen=True)
-class Case:
+class TranslationCase:
     """One method at one depth: runs that differ by their random numbers only."""
 
     scheme: Scheme
@@ -216,11 +216,11 @@ class Network(OfSchemes):
             raise ValueError("share=all needs data.shared_vocabulary=true; or use share=decoder")
         return self
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[TranslationCase]:
         """The scheme with its own or the given strengths, at every depth, in a fixed order."""
         strengths = [each.strength() for each in self.residual] if self.residual else [None]
         for strength, depth in itertools.product(strengths, self.depth):
-            yield Case(resolved(self.scheme, strength, self.schemes), depth)
+            yield TranslationCase(resolved(self.scheme, strength, self.schemes), depth)
 
 
 class TranslationSettings(Network):

@@ -18,14 +18,14 @@ import pandas as pd
 
 from sigprop.experiments.context import Context
 from sigprop.experiments.frames import tidy
-from sigprop.experiments.translation.settings import Case, TranslationSettings
+from sigprop.experiments.translation.settings import TranslationCase, TranslationSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sigprop.experiments.translation.data import TranslationData
     from sigprop.models.seq2seq import Seq2Seq
-    from sigprop.tasks.translation.batches import Batch
+    from sigprop.tasks.translation.batches import SentenceBatch
     from sigprop.training.checkpoints import Checkpoints
     from sigprop.training.measurements import History, Measurement, Moment
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class One:
     """One run: a case and the index of its random numbers."""
 
-    case: Case
+    case: TranslationCase
     seed: int
 
     @property
@@ -119,7 +119,7 @@ def _train(
     """Everything measured in one run, `diverged` included."""
     import torch
 
-    from sigprop.experiments.translation.model import Endless, build, stream
+    from sigprop.experiments.translation.model import Endless, build, run_seed
     from sigprop.tasks.translation.batches import Batches
     from sigprop.training.log import say
     from sigprop.training.loop import train
@@ -127,15 +127,15 @@ def _train(
 
     training = settings.training
     weights = torch.Generator().manual_seed(
-        stream(context.seed, one.seed, f"weights L{one.case.depth}")
+        run_seed(context.seed, one.seed, f"weights L{one.case.depth}")
     )
     model = build(settings, data, one.case, weights).to(context.device)
-    order = stream(context.seed, one.seed, "order")
+    order = run_seed(context.seed, one.seed, "order")
     batches = Batches(data.train, training.batch_size, seed=order)
-    torch.manual_seed(stream(context.seed, one.seed, "dropout"))
+    torch.manual_seed(run_seed(context.seed, one.seed, "dropout"))
     smoothing = training.label_smoothing
 
-    def loss(batch: "Batch", tau: float | None) -> "Tensor":
+    def loss(batch: "SentenceBatch", tau: float | None) -> "Tensor":
         return model.loss(
             batch.source, batch.target_in, batch.target_out, tau=tau, label_smoothing=smoothing
         )[None]

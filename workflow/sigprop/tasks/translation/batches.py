@@ -14,7 +14,7 @@ from sigprop.tasks.translation.subwords import EOS, PAD
 
 
 @dataclass(frozen=True)
-class Batch:
+class SentenceBatch:
     """b sentence pairs padded on the right with `PAD`.
 
     Attributes:
@@ -39,9 +39,11 @@ class Batch:
         """Target tokens without padding: what the loss averages over."""
         return int((~self.target_padding).sum())
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: torch.device | str) -> "SentenceBatch":
         """The same batch on another device."""
-        return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        return SentenceBatch(
+            *(getattr(self, name).to(device) for name in self.__dataclass_fields__)
+        )
 
 
 def pad(sentences: Ragged, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -57,14 +59,14 @@ def pad(sentences: Ragged, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(tokens), torch.from_numpy(padding)
 
 
-def collate(pairs: Pairs, index: NDArray[np.int64]) -> Batch:
+def collate(pairs: Pairs, index: NDArray[np.int64]) -> SentenceBatch:
     """Pairs `index` of the corpus as one batch on the CPU."""
     source, source_padding = pad(pairs.source, index)
     target, target_padding = pad(pairs.target, index)
     target_in = target.roll(1, dims=1)
     target_in[:, 0] = EOS
     target_in[target_padding] = PAD  # the roll has put a shorter sentence's end mark there
-    return Batch(
+    return SentenceBatch(
         index=torch.from_numpy(index),
         source=source,
         source_padding=source_padding,
@@ -99,7 +101,7 @@ class Batches:
     the batches that it would have got.
 
     Without `shuffle` the order is by length and the same each epoch: for validation and decoding,
-    where `Batch.index` puts results back in place.
+    where `SentenceBatch.index` puts results back in place.
 
     Raises ValueError: no pairs, or a pair that does not fit `max_tokens` (the message names it).
     """
@@ -137,7 +139,7 @@ class Batches:
         """Batches of the current epoch."""
         return len(self._plan)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[SentenceBatch]:
         """The rest of the current epoch, possibly nothing; then the next epoch is current."""
         while self.position < len(self._plan):
             index = self._plan[self.position]
@@ -145,7 +147,7 @@ class Batches:
             yield collate(self.pairs, index)
         self._begin(self.epoch + 1)
 
-    def forever(self) -> Iterator[Batch]:
+    def forever(self) -> Iterator[SentenceBatch]:
         """Batches without end, over all epochs to come."""
         while True:
             yield from self
