@@ -27,6 +27,7 @@ rule claims:
     params:
         code=code_of("sigprop.claims.ledger"),
         preset=CONFIG.preset,
+        # The verdicts name the figures of each claim.
         figures={figure.id: figure.claim_ids for figure in FIGURES},
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
