@@ -28,6 +28,7 @@ rule claims:
         code=code_of("sigprop.claims.ledger"),
         schemes=schemes_of(*claim_tables()),
         preset=CONFIG.preset,
+        # The verdicts name the figures of each claim.
         figures={figure.id: figure.claim_ids for figure in FIGURES},
         data=lambda wildcards, input: str(Path(input.tables[0]).parent),
         strict="--strict" if CONFIG.strict_claims else "",
