@@ -6,6 +6,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import sigprop.analysis
 import sigprop.claims
 import sigprop.figures
 
-NOTEBOOKS = sorted(Path(sigprop.__file__).parents[2].glob("notebooks/*/*.ipynb"))
+ROOT = Path(sigprop.__file__).parents[2]
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*/*.ipynb"))
 
 
 def modules_of(package: Any) -> list[str]:
-    return [
-        package.__name__ + "." + module.name for module in pkgutil.iter_modules(package.__path__)
-    ]
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return [module.name for module in found]
 
 
 def loaded(statement: str) -> set[str]:
@@ -49,6 +50,40 @@ def loaded(statement: str) -> set[str]:
 )
 def test_only_a_simulation_that_runs_needs_torch(modules: list[str]) -> None:
     assert "torch" not in loaded(f"import {', '.join(modules)}")
+
+
+def imported_by(room: str) -> set[str]:
+    """Other rooms that the modules of a room import, also inside functions."""
+    names: set[str] = set()
+    for file in (Path(sigprop.__file__).parent / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names |= {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
+            names |= {each.name for each in node.names} if isinstance(node, ast.Import) else set()
+    return {name.split(".")[1] for name in names if name.startswith("sigprop.")} - {room}
+
+
+SAYS = re.compile(r"This room imports (nothing|`\w+`(?:, `\w+`)*(?: and `\w+`)?)")
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        *("artifacts", "theory", "models", "instruments", "tasks", "training", "experiments"),
+        *("figures", "claims", "pages"),
+    ],
+)
+def test_a_rooms_page_says_what_it_imports(room: str) -> None:
+    (said,) = SAYS.findall((ROOT / "docs" / f"{room}.md").read_text(encoding="utf-8"))
+    assert set(re.findall(r"`(\w+)`", said)) == imported_by(room)
+
+
+def test_the_order_of_rooms_is_that_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = contracts["tool"]["importlinter"]["contracts"][0]["layers"]
+    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    said = text.split("never from above: ")[1].split(". ")[0].split("; ")
+    rooms = [re.findall(r"sigprop\.(\w+)", layer) for layer in layers]
+    assert [re.findall(r"`(\w+)`", each) for each in said] == rooms
 
 
 def test_the_rules_are_parsed_without_tables() -> None:
