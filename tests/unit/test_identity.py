@@ -154,3 +154,33 @@ def test_methods_of_translation_are_called_what_they_are() -> None:
     told = translation.titles(settings, plain=True)
     assert told["translation_ours"] == "no LN, 0.5, tau, SGD (ours)"
     assert told["translation_post_ln_sgd"] == "POST-LN, Adam, translation_post_ln_sgd"
+
+
+OTHER: dict[str, Any] = {
+    "activation": ["linear"],
+    "attention": ["uniform"],
+    "tau": 3.0,
+    "n_tokens": 7,
+    "d_model": 24,
+    "n_heads": 2,
+    "d_ff": 48,
+    "depth": 9,
+    "sigma_x": [0.7],
+    "rho": 0.31,
+    "r": [0.43],
+}
+
+
+@pytest.mark.parametrize("table", [t for t, s in EXPERIMENTS.items() if hasattr(s, "cases")])
+def test_a_column_says_what_settings_of_ones_own_say(table: str) -> None:
+    """Every setting that is a factor column, one at a time."""
+    known = type(EXPERIMENTS[table]).model_fields.keys()
+    # Entropy needs softmax, and some tables have an odd width.
+    own = {
+        name: v for name, v in {"quantities": "cos_mean", "d_model": 24}.items() if name in known
+    }
+    for name in type(EXPERIMENTS[table]).FACTORS.keys() & known & OTHER.keys():
+        (wanted,) = OTHER[name] if isinstance(OTHER[name], list) else [OTHER[name]]
+        for case in changed(table, **own | {name: OTHER[name]}).cases():
+            assert case.factors().get(name, wanted) == wanted
+            assert name in case.factors() or name == "d_model"  # a column of all rows
