@@ -122,7 +122,8 @@ def _n04(tables: Tables) -> Iterator[Part]:
 @claim(
     "N05",
     place="Lemma 3.1, equation (8), bound as we reconstruct it",
-    statement="The bound on the input Jacobian can be exceeded.",
+    statement="""Equation (8) as we reconstruct it is no upper bound of the input Jacobian: a case
+    derived here exceeds it.""",
     rule="n = 8, d = 64, rho = 0.95, sigma_x = 8, one fixed input: mean - 3.5 SE above the bound.",
     statistic="mean over networks minus 3.5 standard errors, over the bound",
     why="""One counterexample refutes a bound, if it is certain: 3.5 standard errors make chance an
@@ -331,8 +332,7 @@ def _n24(tables: Tables) -> Iterator[Part]:
 @claim(
     "N25",
     place="The inverse temperature tau; the paper prints 8.5 but not its rho",
-    statement="""The balancing temperature follows from (17) and (18); which rho gives 8.5 is
-    reported.""",
+    statement="The balancing temperature follows from (17) and (18).",
     rule="""Uniform attention, n = 25, d = 64, sigma_x = 1, rho = 0 to 0.5: 95 % interval of Q/V at
     tau* inside 1 ± 0.05.""",
     statistic="ratio of means over networks with its 95 % bootstrap interval",

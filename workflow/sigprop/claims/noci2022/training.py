@@ -82,7 +82,7 @@ def _n26(tables: Tables) -> list[Part]:
 
 @claim(
     "N27",
-    place="Figure 5",
+    place="what (17) and (18) say, on the task of Figure 5",
     statement="""At initialization the query gradient falls against the value gradient as tokens
     align.""",
     rule="""Five POST-LN blocks, alpha = 1, at least 8 seeds; over all pairs (seed, r): Spearman
@@ -90,7 +90,7 @@ def _n26(tables: Tables) -> list[Part]:
     W^Q||^2 / ||grad W^V||^2) below -0.8, upper end of its bootstrap interval over seeds below
     -0.6.""",
     statistic="Spearman correlation with its 95 % bootstrap interval over seeds",
-    why="""The paper shows a monotone relation, not a law; ranks ask for no more. Seeds are
+    why="""That it falls follows from (17) and (18), not how; ranks ask for no more. Seeds are
     resampled whole, because the pairs of one seed belong together.""",
     tables=("reversal_unscaled",),
 )

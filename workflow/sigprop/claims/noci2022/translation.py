@@ -158,8 +158,8 @@ def _n30(tables: Tables) -> Iterator[Part]:
     scale that collapse would take to 1. Thresholds were fixed without a pilot.""",
     if_not="""The correlation falls, as claimed; the mean strength falls too. In the 800 updates of
     the laptop preset most strengths drop in the first 50 and then grow slowly, while those of the
-    decoder's feed-forward grow from the start. The paper trains a larger model for tens of
-    thousands of updates; whether the mean then passes its start is not decided here.""",
+    decoder's feed-forward grow from the start. The paper trains a larger model for
+    longer; whether the mean then passes its start is not decided here.""",
     tables=("translation_ours",),
 )
 def _n31(tables: Tables) -> Iterator[Part]:
