@@ -116,9 +116,8 @@ class SubLayer:
     skip: Skip = "unit"
 
 
-def _words() -> Any:
-    """A field that names or shows a scheme and has no part in what it computes."""
-    return field(default="", compare=False, metadata={"words": True})
+# Of a field that names or shows a scheme and has no part in what it computes.
+_WORDS = {"words": True}
 
 
 @dataclass(frozen=True)
@@ -155,8 +154,8 @@ class Scheme:
     "variance_preserving".
     """
 
-    name: str = field(metadata={"words": True})
-    title: str = field(compare=False, metadata={"words": True})
+    name: str = field(metadata=_WORDS)
+    title: str = field(compare=False, metadata=_WORDS)
     norm: Norm
     alpha_attn: Strength = ONE
     alpha_ff: Strength = ONE
@@ -170,9 +169,9 @@ class Scheme:
     train_strengths: bool = False
     decoder_gains: tuple[tuple[Family, float | Strength], ...] | None = None
     embedding_gain: Strength = ONE
-    variant: str = field(default="", metadata={"words": True})
-    colour: int | None = field(default=None, compare=False, metadata={"words": True})
-    source: str = _words()
+    variant: str = field(default="", metadata=_WORDS)
+    colour: int | None = field(default=None, compare=False, metadata=_WORDS)
+    source: str = field(default="", compare=False, metadata=_WORDS)
 
     def __post_init__(self) -> None:
         check_name("norm", self.norm, NORMS)
