@@ -394,6 +394,12 @@ def test_the_diagram_shows_what_the_record_says(name: str, records: dict) -> Non
     assert words[0] == "$X^{l}$" and words[-1] == "$X^{l+1}$"
 
 
+def test_a_strength_that_settings_decide_is_its_symbol(records: dict) -> None:
+    record = json.loads(json.dumps(records["cowsik_conv"]))
+    record["sublayers"][0]["strength"] = ""
+    assert r"$\times\ \alpha_1$" in _texts(record)
+
+
 def test_another_record_gives_another_diagram(records: dict) -> None:
     record = json.loads(json.dumps(records["pre_ln"]))
     record["tau"] = 0.5

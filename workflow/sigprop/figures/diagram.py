@@ -29,7 +29,10 @@ def load(path: str) -> dict[str, Any]:
 
 
 def draw_block(ax: Axes, record: dict[str, Any]) -> None:
-    """One block, bottom to top: each sub-layer as its record says, in the record's order."""
+    """One block, bottom to top: each sub-layer as its record says, in the record's order.
+
+    A strength that is empty, because settings decide it, is drawn as its symbol alone.
+    """
     ax.set(xlim=(0, 1), ylim=(-0.03, 1.03), title=record["title"])
     ax.axis("off")
     height = 0.94 / len(record["sublayers"])
@@ -68,7 +71,8 @@ def _draw_sublayer(
         y = centre + half
     _line(ax, (_BRANCH, y), (_BRANCH, join))
     _arrow(ax, (_BRANCH, join), (_SKIP + 0.035, join))
-    strength = rf"$\times\ \alpha_{index}={sublayer['strength']}$"
+    told = f"={sublayer['strength']}" if sublayer["strength"] else ""
+    strength = rf"$\times\ \alpha_{index}{told}$"
     ax.text((_SKIP + _BRANCH) / 2 + 0.02, join + 0.012, strength, ha="center", va="bottom")
     if sublayer.get("skip") == "variance_preserving":
         skip = rf"$\times\ \sqrt{{1-\alpha_{index}^2}}$"
