@@ -75,7 +75,7 @@ def test_only_translation_changes_and_all_methods_get_the_same_text() -> None:
 def test_every_method_has_the_same_size_budget_and_search() -> None:
     blocks = {name: block(name) for name in METHODS}
     first = blocks["translation_pre_ln_adam"]
-    assert first["scheme"] == "pre_ln" and first["n_seeds"] >= 1
+    assert first["scheme"] == "pre_ln_xavier" and first["n_seeds"] >= 1
     for name, each in blocks.items():
         for key in ("depth", "d_model", "d_ff", "n_heads", "share", "dropout", "beam"):
             assert each[key] == first[key], (name, key)

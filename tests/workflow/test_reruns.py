@@ -64,7 +64,7 @@ def made_by(scheme: str) -> set[str]:
     return {f"simulate_{t}" for t in tables} | theory | drawn_from(tables)
 
 
-DIAGRAM = {"schemes", "fig02", "pages"}  # of all records
+DIAGRAM = {"schemes", "fig02", "geo01", "pages"}  # of all records
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -81,7 +81,7 @@ WORDS = [  # a comment, a docstring, a message, a layout, a description
     ("workflow/sigprop/theory/noci2022.py", '"""', '"""Edited. '),
     ("workflow/sigprop/experiments/settings.py", "missing; it has", "absent; it has"),
     ("workflow/sigprop/artifacts/tables.py", "SOURCES = (", "SOURCES = (\n    "),
-    ("workflow/sigprop/experiments/propagation/settings.py", "alpha at depth 1", "at depth 1"),
+    ("workflow/sigprop/experiments/schemes.py", "alpha at depth 1", "at depth 1"),
 ]
 CONSTANT = ("workflow/sigprop/theory/noci2022.py", "(d_in + d_out) / 2.0", "(d_in + d_out) / 2.5")
 OPERATOR = ("workflow/sigprop/models/block.py", "else x + alpha * y", "else x - alpha * y")
