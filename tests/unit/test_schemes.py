@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sigprop.cli.main import main
 from sigprop.models import schemes
 from sigprop.models.schemes import (
     FAMILIES,
@@ -110,12 +111,24 @@ def test_a_bad_record_is_one_line(record: object, message: str) -> None:
         scheme_of("mine", record)
 
 
-def test_an_unreadable_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "schemes.yaml").write_text("post_ln: {norm: post", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("post_ln: {norm: post", "cannot be read: while parsing"),
+        ("- post_ln", "must hold `name: record` lines"),
+        ("post_ln: {nrm: post}", "post_ln: key 'nrm' is unknown: did you mean 'norm'?"),
+    ],
+)
+def test_a_bad_file_is_one_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "schemes.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(schemes, "FILE", tmp_path / "schemes.yaml")
     schemes._read.cache_clear()
-    with pytest.raises(ValueError, match=r"config/schemes.yaml: cannot be read: while parsing"):
+    with pytest.raises(ValueError, match=f"^config/schemes.yaml: {re.escape(message)}"):
         len(SCHEMES)
+    with pytest.raises(SystemExit, match=f"^sigprop: config/schemes.yaml: {re.escape(message)}"):
+        main(["list", "schemes"])
     monkeypatch.undo()
     assert len(SCHEMES)
 

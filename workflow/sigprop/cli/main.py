@@ -259,6 +259,10 @@ def _list(arguments: argparse.Namespace) -> None:
     elif arguments.what == "schemes":
         from sigprop.models.schemes import SCHEMES, plain
 
+        try:
+            len(SCHEMES)  # reads the file
+        except ValueError as error:
+            raise UserError(str(error)) from error
         if arguments.output:
             write_json(arguments.output, [_scheme_record(each) for each in SCHEMES.values()])
             return

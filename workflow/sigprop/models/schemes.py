@@ -369,7 +369,9 @@ def _read() -> dict[str, Scheme]:
     except (OSError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"config/schemes.yaml: cannot be read: {said}") from error
-    return {str(name): scheme_of(str(name), record) for name, record in (records or {}).items()}
+    if not isinstance(records, dict):
+        raise ValueError("config/schemes.yaml: must hold `name: record` lines")
+    return {str(name): scheme_of(str(name), record) for name, record in records.items()}
 
 
 SCHEMES: Mapping[str, Scheme] = _Records()
